@@ -1,0 +1,237 @@
+"""Configurations: frozen dataclasses of plain values, with a strict JSON round trip.
+
+Every run saves its resolved `Recipe`; whatever reads one back refuses keys it does not know, so that a setting is
+never ignored without a word.
+"""
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from hayakuchi.errors import UserError
+
+Precision = Literal["float32", "bfloat16"]
+OptimizerName = Literal["adamw", "adagrad", "muon"]
+ScheduleName = Literal["cosine", "wsd", "constant"]
+
+ConfigT = TypeVar("ConfigT")
+
+
+@dataclass(frozen=True)
+class CtrlConfig:
+    """Sizes of CTRL (arXiv 1909.05858, section 3.2).
+
+    Attributes:
+      vocabulary_size: V, number of token ids, control codes among them.
+      length: L, positions in a window; the first holds the control code.
+      layers: number of blocks.
+      width: D, width of the residual stream; even, since the sinusoid has two halves.
+      heads: H, attention heads; divides `width`.
+      feed_forward: F, inner width of the feed-forward layers.
+      dropout: rate after the embedding and on each residual branch.
+      scan_layers: run the blocks as one `lax.scan` over stacked parameters: less to compile, same result.
+    """
+
+    vocabulary_size: int = 32_000
+    length: int = 256
+    layers: int = 6
+    width: int = 384
+    heads: int = 6
+    feed_forward: int = 1_536
+    dropout: float = 0.1
+    scan_layers: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary_size", "layers", "width", "heads", "feed_forward"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
+        _require(self.length >= 2, "length", self.length, "must be 2 or more: a control code and a token")
+        _require(self.width % 2 == 0, "width", self.width, "must be even")
+        _require(self.width % self.heads == 0, "width", self.width, f"must be a multiple of heads ({self.heads})")
+        _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The update rule and its schedule.
+
+    Attributes:
+      optimizer: "adamw" (decay on matrices only), "adagrad" (as CTRL was published) or "muon".
+      learning_rate: peak learning rate.
+      schedule: after the warm-up "cosine" falls to the final fraction at the last step, "wsd" (warm-up, stable, decay)
+        stays and falls linearly over the last `decay_fraction` of the steps, "constant" stays.
+      warmup_steps: steps of linear warm-up.
+      decay_fraction: share of all steps in which "wsd" decays.
+      final_fraction: learning rate at the last step, as a fraction of the peak ("cosine" and "wsd").
+      weight_decay: decoupled decay of matrices; biases, LayerNorm and the vocabulary bias are exempt.
+      beta1: first-moment decay.
+      beta2: second-moment decay.
+      epsilon: denominator floor.
+      clip_norm: largest global norm of a gradient; 0 turns clipping off.
+    """
+
+    optimizer: OptimizerName = "adamw"
+    learning_rate: float = 1e-3
+    schedule: ScheduleName = "cosine"
+    warmup_steps: int = 200
+    decay_fraction: float = 0.2
+    final_fraction: float = 0.1
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-8
+    clip_norm: float = 0.25
+
+    def __post_init__(self) -> None:
+        _require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
+        _require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "must be 0 or more")
+        _require(0 < self.decay_fraction <= 1, "decay_fraction", self.decay_fraction, "must be in (0, 1]")
+        _require(0 <= self.final_fraction <= 1, "final_fraction", self.final_fraction, "must be in [0, 1]")
+        _require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "must be 0 or more")
+
+
+@dataclass(frozen=True)
+class TextDataConfig:
+    """How batches are drawn from a prepared text data set.
+
+    Attributes:
+      code_dropout: share of windows whose control codes are replaced by the unconditional code.
+      code_weights: "story=2,essay=0.5": relative sampling weight of a code's windows; a code left out weighs 1;
+        "" draws every window once an epoch.
+      data_seed: seed of shuffling and code dropout.
+      data_workers: threads that assemble batches ahead; 0 assembles in the training thread.
+    """
+
+    code_dropout: float = 0.1
+    code_weights: str = ""
+    data_seed: int = 0
+    data_workers: int = 1
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.code_dropout <= 1, "code_dropout", self.code_dropout, "must be in [0, 1]")
+        _require(self.data_workers >= 0, "data_workers", self.data_workers, "must be 0 or more")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Length, batch, arithmetic and bookkeeping of a run.
+
+    Attributes:
+      steps: optimiser steps in all.
+      batch: windows in one optimiser step, over all devices and micro-batches.
+      accumulate: micro-batches a step is split into; the gradient is the same, the memory smaller.
+      precision: arithmetic of the forward and backward pass; parameters and optimiser stay float32.
+      mesh: devices as "data=N,fsdp=M"; "" puts all devices on `data`.
+      seed: seed of initialisation and dropout.
+      checkpoint_every: steps between checkpoints; one is also written at the end and on SIGTERM or SIGINT.
+      keep_checkpoints: how many of the newest checkpoints stay on disk.
+      log_every: steps between lines in `metrics.jsonl` and TensorBoard.
+    """
+
+    steps: int = 1_000
+    batch: int = 32
+    accumulate: int = 1
+    precision: Precision = "float32"
+    mesh: str = ""
+    seed: int = 0
+    checkpoint_every: int = 500
+    keep_checkpoints: int = 3
+    log_every: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "accumulate", "checkpoint_every", "keep_checkpoints", "log_every"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
+        _require(
+            self.batch % self.accumulate == 0, "batch", self.batch, f"must be a multiple of accumulate ({self.accumulate})"
+        )
+
+
+@dataclass(frozen=True)
+class CtrlRecipe:
+    """A named CTRL run: everything that decides its result but the data."""
+
+    name: str = "ctrl-small"
+    task: Literal["ctrl"] = "ctrl"
+    model: CtrlConfig = field(default_factory=CtrlConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    data: TextDataConfig = field(default_factory=TextDataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+def _require(condition: bool, name: str, value: object, rule: str) -> None:
+    if not condition:
+        raise UserError(f"{name}={value!r} {rule}")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The configuration as plain JSON values."""
+    return dataclasses.asdict(config)
+
+
+def to_json(config: Any) -> str:
+    return json.dumps(to_dict(config), ensure_ascii=False, indent=2) + "\n"
+
+
+def from_dict(kind: type[ConfigT], values: object, where: str) -> ConfigT:
+    """Builds a configuration from plain values.
+
+    Args:
+      kind: a dataclass of this module.
+      values: what `to_dict` gave. Missing keys take their defaults.
+      where: name of the source, for messages.
+
+    Raises:
+      UserError: an unknown key, or a value of the wrong type.
+    """
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: expected an object, found {type(values).__name__}")
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(set(values) - set(hints))
+    if unknown:
+        raise UserError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(hints))}")
+    return kind(**{key: _checked(hints[key], value, f"{where}: {key}") for key, value in values.items()})
+
+
+def read_json(kind: type[ConfigT], path: Path) -> ConfigT:
+    """Reads a configuration file written by `to_json`.
+
+    Raises:
+      UserError: the file is missing, is not JSON, or does not fit `kind`.
+    """
+    return from_dict(kind, load_json(path), str(path))
+
+
+def load_json(path: Path, limit_bytes: int = 64 << 20) -> Any:
+    """Reads any JSON file of at most `limit_bytes`; UserError where it is missing, too large or broken."""
+    try:
+        if path.stat().st_size > limit_bytes:
+            raise UserError(f"{path}: larger than {limit_bytes >> 20} MiB; this is not the expected file")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it ({error.strerror})") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error})") from error
+
+
+def _checked(hint: Any, value: object, where: str) -> Any:
+    """`value` as the type `hint`, or a UserError that names `where`."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return from_dict(hint, value, where)
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        if value in typing.get_args(hint):
+            return value
+        raise UserError(f"{where}: {value!r} is not one of {', '.join(map(str, typing.get_args(hint)))}")
+    if origin in (typing.Union, types.UnionType):
+        options = typing.get_args(hint)
+        if value is None and type(None) in options:
+            return None
+        return _checked(next(option for option in options if option is not type(None)), value, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    raise UserError(f"{where}: expected {hint.__name__}, found {value!r}")
