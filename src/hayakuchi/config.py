@@ -145,7 +145,10 @@ class TrainConfig:
         for name in ("steps", "batch", "accumulate", "checkpoint_every", "keep_checkpoints", "log_every"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
         _require(
-            self.batch % self.accumulate == 0, "batch", self.batch, f"must be a multiple of accumulate ({self.accumulate})"
+            self.batch % self.accumulate == 0,
+            "batch",
+            self.batch,
+            f"must be a multiple of accumulate ({self.accumulate})",
         )
 
 

@@ -12,6 +12,4 @@ class MissingExtraError(UserError):
     """A library of an optional extra is needed and not installed."""
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the library {library!r}: install it with `pip install 'hayakuchi[{extra}]'`"
-        )
+        super().__init__(f"{purpose} needs the library {library!r}: install it with `pip install 'hayakuchi[{extra}]'`")

@@ -1,0 +1,1 @@
+"""Models: arrays only. Nothing here knows of text, files or training."""

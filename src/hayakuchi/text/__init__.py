@@ -1,0 +1,1 @@
+"""Text before and after the model: control codes, normalisation, the tokenizer."""

@@ -1,0 +1,180 @@
+"""The few operations whose gradients are written by hand, and every choice that depends on the platform.
+
+XLA:CPU turns some of autodiff's own rules into code several times slower than the arithmetic needs (column sums for
+bias gradients, bf16 products of a transposed operand, float32 logits kept for the backward pass). The forms below
+are exact and suit GPU and TPU too. `tests/unit/test_ops.py` holds each to plain autodiff.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+_BLOCK = 32
+
+
+def on_cpu() -> bool:
+    """Whether the default device is a CPU: the one question platform choices are made by."""
+    return jax.default_backend() == "cpu"
+
+
+def matmul(a: Float[Array, "N I"], b: Float[Array, "I O"]) -> Float[Array, "N O"]:
+    """a @ b, accumulated and returned in float32 whatever the operands' dtype."""
+    return lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def _matmul_transposed(a: Float[Array, "N O"], b: Float[Array, "I O"]) -> Float[Array, "N I"]:
+    """a @ b.T in float32."""
+    return lax.dot_general(a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def _outer(a: Float[Array, "N I"], b: Float[Array, "N O"]) -> Float[Array, "I O"]:
+    """a.T @ b in float32: the weight gradient."""
+    rows, columns = a.shape
+    if a.dtype == jnp.bfloat16 and on_cpu() and rows % _BLOCK == 0 and columns % _BLOCK == 0:
+        # XLA:CPU runs a bf16 product that contracts over the leading axis of both operands as if in float32. A
+        # transpose by blocks, which XLA does not fold back into the product, reaches the fast kernel.
+        blocks = a.reshape(rows // _BLOCK, _BLOCK, columns // _BLOCK, _BLOCK)
+        return matmul(blocks.transpose(2, 3, 0, 1).reshape(columns, rows), b)
+    return lax.dot_general(a, b, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def column_sums(x: Float[Array, "N O"]) -> Float[Array, " O"]:
+    """x.sum(0) in float32, as a product with ones: XLA:CPU's own column reduction is several times slower."""
+    ones = jnp.ones((1, x.shape[0]), x.dtype)
+    return matmul(ones, x)[0]
+
+
+@jax.custom_vjp
+def dense(x: Float[Array, "N I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]) -> Float[Array, "N O"]:
+    """x @ kernel + bias, computed in `x.dtype` with float32 sums, returned in `x.dtype`.
+
+    Kernel and bias are float32 parameters; their gradients are float32.
+    """
+    return (matmul(x, kernel.astype(x.dtype)) + bias).astype(x.dtype)
+
+
+def _dense_forward(
+    x: Float[Array, "N I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]
+) -> tuple[Float[Array, "N O"], tuple[Array, Array]]:
+    return dense(x, kernel, bias), (x, kernel)
+
+
+def _dense_backward(residuals: tuple[Array, Array], grad: Float[Array, "N O"]) -> tuple[Array, Array, Array]:
+    x, kernel = residuals
+    grad_x = _matmul_transposed(grad, kernel.astype(grad.dtype)).astype(x.dtype)
+    return grad_x, _outer(x, grad), column_sums(grad)
+
+
+dense.defvjp(_dense_forward, _dense_backward)
+
+
+def dropout(x: Float[Array, "..."], rate: float, key: Array | None) -> Float[Array, "..."]:
+    """Zeroes a share `rate` of the elements and scales the rest; the identity without a key."""
+    if key is None or rate == 0:
+        return x
+    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
+
+
+def head_chunks(batch: int, length: int, vocabulary_size: int, limit_bytes: int = 64 << 20) -> int:
+    """Number of pieces, a divisor of `length`, that keeps one piece's float32 logits under `limit_bytes`."""
+    divisors = [pieces for pieces in range(1, length + 1) if length % pieces == 0]
+    fitting = (pieces for pieces in divisors if 4 * batch * (length // pieces) * vocabulary_size <= limit_bytes)
+    return next(fitting, length)
+
+
+def _split_positions(x: Array, chunks: int) -> Array:
+    """[B, L, ...] -> [chunks, B * L / chunks, ...]: pieces along positions, so that a sharded batch stays sharded."""
+    batch, length, *rest = x.shape
+    pieces = x.reshape(batch, chunks, length // chunks, *rest)
+    return jnp.moveaxis(pieces, 1, 0).reshape(chunks, batch * length // chunks, *rest)
+
+
+def _join_positions(x: Array, batch: int) -> Array:
+    """Inverse of `_split_positions`."""
+    chunks, rows, *rest = x.shape
+    pieces = x.reshape(chunks, batch, rows // batch, *rest)
+    return jnp.moveaxis(pieces, 0, 1).reshape(batch, chunks * rows // batch, *rest)
+
+
+def logits(x: Float[Array, "N D"], embedding: Float[Array, "V D"], bias: Float[Array, " V"]) -> Float[Array, "N V"]:
+    """Tied softmax logits in float32: x @ embedding.T + bias."""
+    return _matmul_transposed(x, embedding.astype(x.dtype)) + bias
+
+
+def token_losses(
+    x: Float[Array, "B L D"],
+    embedding: Float[Array, "V D"],
+    bias: Float[Array, " V"],
+    labels: Int[Array, "B L"],
+    chunks: int = 1,
+) -> Float[Array, "B L"]:
+    """-log p(label) of every position in nats, holding one chunk's logits at a time."""
+
+    def piece(_: None, inputs: tuple[Array, Array]) -> tuple[None, Array]:
+        x_nd, labels_n = inputs
+        scores = logits(x_nd, embedding, bias)
+        return None, jax.nn.logsumexp(scores, axis=-1) - jnp.take_along_axis(scores, labels_n[:, None], axis=-1)[:, 0]
+
+    _, losses = lax.scan(piece, None, (_split_positions(x, chunks), _split_positions(labels, chunks)))
+    return _join_positions(losses, x.shape[0])
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def weighted_loss(
+    x: Float[Array, "B L D"],
+    embedding: Float[Array, "V D"],
+    bias: Float[Array, " V"],
+    labels: Int[Array, "B L"],
+    weights: Float[Array, "B L"],
+    chunks: int,
+) -> Float[Array, ""]:
+    """Sum over positions of weight * -log p(label), in nats.
+
+    Under differentiation the gradients are computed in the forward pass, chunk by chunk, so that no more than one
+    chunk of [tokens, V] logits ever exists. Labels and weights have no gradient.
+    """
+    return jnp.sum(token_losses(x, embedding, bias, labels, chunks) * weights)
+
+
+def _weighted_loss_forward(
+    x: Array, embedding: Array, bias: Array, labels: Array, weights: Array, chunks: int
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    table = embedding.astype(x.dtype)
+
+    def piece(sums: tuple[Array, Array, Array], inputs: tuple[Array, Array, Array]) -> tuple[tuple[Array, ...], Array]:
+        loss, grad_table, grad_bias = sums
+        x_nd, labels_n, weights_n = inputs
+        scores = logits(x_nd, table, bias)
+        peak = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+        exponentials = jnp.exp(scores - peak)
+        total = jnp.sum(exponentials, axis=-1, keepdims=True)
+        label_scores = jnp.take_along_axis(scores, labels_n[:, None], axis=-1)
+        losses = jnp.log(total) + peak - label_scores
+        is_label = labels_n[:, None] == jnp.arange(table.shape[0])[None]
+        grad_scores = ((exponentials / total - is_label) * weights_n[:, None]).astype(x.dtype)
+        grad_x = matmul(grad_scores, table).astype(x.dtype)
+        sums = (
+            loss + jnp.sum(losses[:, 0] * weights_n),
+            grad_table + _outer(grad_scores, x_nd),
+            grad_bias + column_sums(grad_scores),
+        )
+        return sums, grad_x
+
+    zeros = (jnp.zeros((), jnp.float32), jnp.zeros(embedding.shape, jnp.float32), jnp.zeros(bias.shape, jnp.float32))
+    inputs = tuple(_split_positions(part, chunks) for part in (x, labels, weights))
+    (loss, grad_table, grad_bias), grad_x = lax.scan(piece, zeros, inputs)
+    return loss, (_join_positions(grad_x, x.shape[0]), grad_table, grad_bias)
+
+
+def _weighted_loss_backward(
+    _chunks: int, gradients: tuple[Array, Array, Array], scale: Float[Array, ""]
+) -> tuple[Array | None, ...]:
+    grad_x, grad_table, grad_bias = gradients
+    return (grad_x * scale).astype(grad_x.dtype), grad_table * scale, grad_bias * scale, None, None
+
+
+weighted_loss.defvjp(_weighted_loss_forward, _weighted_loss_backward)

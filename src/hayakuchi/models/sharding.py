@@ -1,0 +1,76 @@
+"""Meshes, and rules that say how a parameter starts and how it is laid over devices.
+
+A mesh has two axes: `data` splits the batch, `fsdp` splits the batch too and the parameters and optimiser state with it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from hayakuchi.errors import UserError
+
+Initializer = Callable[[Any, tuple[int, ...], Any], jax.Array]
+BATCH = P(("data", "fsdp"))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the parameters under one name start and lie.
+
+    Attributes:
+      init: initialiser, called with (key, shape, dtype).
+      spec: mesh axis of each array axis. A stacked parameter (scan over layers) has its layer axis, never split, in front.
+    """
+
+    init: Initializer
+    spec: P
+
+
+def make_mesh(description: str = "") -> Mesh:
+    """Builds the device mesh of "data=N,fsdp=M"; a missing axis is 1, "" puts all devices on `data`.
+
+    Raises:
+      UserError: another axis, a size that is no positive integer, or a product that is not the number of devices.
+    """
+    devices = jax.devices()
+    sizes = {"data": 1, "fsdp": 1}
+    if not description:
+        sizes["data"] = len(devices)
+    for part in filter(None, description.split(",")):
+        match = re.fullmatch(r"\s*(data|fsdp)\s*=\s*([1-9][0-9]{0,5})\s*", part)
+        if match is None:
+            raise UserError(f"--mesh {description!r}: {part!r} is not data=N or fsdp=N")
+        sizes[match[1]] = int(match[2])
+    if sizes["data"] * sizes["fsdp"] != len(devices):
+        raise UserError(
+            f"--mesh {description!r} asks for {sizes['data']} x {sizes['fsdp']} devices; this machine has {len(devices)}"
+        )
+    return Mesh(np.asarray(devices).reshape(sizes["data"], sizes["fsdp"]), ("data", "fsdp"))
+
+
+def spec_of(path: str, shape: tuple[int, ...], rules: Mapping[str, Rule], mesh: Mesh) -> P:
+    """The partition of the array at `path` ("blocks.0.query.kernel"), by the longest rule that ends it; else replicated.
+
+    An axis that the mesh does not divide evenly stays whole.
+    """
+    name = max((rule for rule in rules if f".{path}".endswith(f".{rule}")), key=len, default=None)
+    if name is None:
+        return P()
+    spec = tuple(rules[name].spec)
+    spec = (None,) * (len(shape) - len(spec)) + spec
+    return P(*(axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(spec, shape, strict=True)))
+
+
+def shardings(tree: Any, rules: Mapping[str, Rule], mesh: Mesh) -> Any:
+    """NamedShardings in the structure of `tree` (parameters, or an optimiser state that repeats their paths)."""
+
+    def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        return NamedSharding(mesh, spec_of(jax.tree_util.keystr(path, simple=True, separator="."), leaf.shape, rules, mesh))
+
+    return jax.tree_util.tree_map_with_path(one, tree)
