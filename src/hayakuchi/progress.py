@@ -1,0 +1,46 @@
+"""A progress bar with the time left on standard error, and nothing where that is not a terminal."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What the body of `bar` reports to; silent without a terminal."""
+
+    _progress: Progress
+    _task: TaskID
+
+    def advance(self, amount: float = 1) -> None:
+        """Moves the bar on by `amount`, in the unit of its total."""
+        self._progress.advance(self._task, amount)
+
+    def update(self, text: str) -> None:
+        """Shows `text` behind the bar in place of what stood there."""
+        self._progress.update(self._task, text=text)
+
+
+@contextmanager
+def bar(description: str, total: float | None) -> Iterator[Bar]:
+    """Shows a bar while the body runs.
+
+    Args:
+      description: what is being done, in front of the bar.
+      total: the whole work in any unit, or None where it is not known: no time left is shown then.
+    """
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        # Markup would read "[...]" in a text or a file name as a style.
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[text]}", markup=False),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield Bar(progress, progress.add_task(description, total=total, text=""))
