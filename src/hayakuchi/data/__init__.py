@@ -1,0 +1,1 @@
+"""From corpora to batches: de-duplication, shards, packing and the training stream."""

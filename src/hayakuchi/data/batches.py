@@ -5,6 +5,7 @@ shuffle -> code dropout -> global batch -> slice by process: the slices of all p
 however many processes there are. (Slicing before batching would draw other batches for another number of processes.)
 """
 
+import math
 from collections.abc import Iterator
 from typing import Self
 
@@ -133,7 +134,7 @@ class HeldoutBatches:
         self._rows = _rows_of(batch, process_index, process_count)
 
     def __len__(self) -> int:
-        return -(-self.plan.windows // self._batch)
+        return math.ceil(self.plan.windows / self._batch)
 
     def __iter__(self) -> Iterator[Batch]:
         for first in range(0, self.plan.windows, self._batch):

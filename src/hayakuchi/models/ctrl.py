@@ -19,9 +19,9 @@ from hayakuchi.models import ops
 from hayakuchi.models.layers import Dense, FeedForward, LayerNorm
 from hayakuchi.models.sharding import Rule
 
-# How every parameter starts and lies. All are float32; whatever is not named starts at 0 (biases) or 1 (LayerNorm scales)
-# and is replicated. The initialisers are those of the published code: Keras' defaults for a dense layer and for
-# "random_normal".
+# How every parameter starts and lies. All are float32; whatever is not named starts at 0 (biases) or 1 (LayerNorm
+# scales) and is replicated. The initialisers are those of the published code: Keras' defaults for a dense layer and
+# for "random_normal".
 RULES: dict[str, Rule] = {
     "embedding": Rule(nnx.initializers.normal(stddev=0.05), P("fsdp", None)),  # [V, D]
     "query.kernel": Rule(nnx.initializers.glorot_uniform(), P("fsdp", None)),  # [D, D]
@@ -84,7 +84,7 @@ class Attention(nnx.Module):
         x: Float[Array, "N D"],
         mask: Bool[Array, "B T S"],
         cache: LayerCache | None = None,
-        filled: Int[Array, ""] | None = None,
+        filled: Int[Array, ""] | int = 0,
     ) -> tuple[Float[Array, "N D"], LayerCache | None]:
         """Attends from each of the T new positions to S positions: the same T, or those of the cache.
 
@@ -128,7 +128,7 @@ class Block(nnx.Module):
         key: Key[Array, ""] | None,
         dtype: Any,
         cache: LayerCache | None = None,
-        filled: Int[Array, ""] | None = None,
+        filled: Int[Array, ""] | int = 0,
     ) -> tuple[Float[Array, "N D"], LayerCache | None]:
         attention_key, feed_forward_key = (None, None) if key is None else jax.random.split(key)
         mixed, cache = self.attention(self.attention_norm(x).astype(dtype), mask, cache, filled)
@@ -148,10 +148,11 @@ class Ctrl(nnx.Module):
         self.embedding = nnx.Param(RULES["embedding"].init(embedding_key, shape, jnp.float32))
         self.vocabulary_bias = nnx.Param(jnp.zeros((config.vocabulary_size,), jnp.float32))
         keys = jax.random.split(blocks_key, config.layers)
-        if config.scan_layers:
-            self.blocks = nnx.vmap(lambda one: Block(config, one))(keys)
-        else:
-            self.blocks = nnx.List([Block(config, one) for one in keys])
+        self.blocks: Any = (
+            nnx.vmap(lambda one: Block(config, one))(keys)
+            if config.scan_layers
+            else nnx.List([Block(config, one) for one in keys])
+        )
         self.norm = LayerNorm(config.width, LAYER_NORM_EPSILON)
 
     def hidden(
@@ -169,7 +170,7 @@ class Ctrl(nnx.Module):
           positions: distance from the segment's control code.
           key: dropout key; None turns dropout off.
         """
-        x, _ = self._run(tokens, positions, attention_mask(segments), key, None, None)
+        x, _ = self._run(tokens, positions, attention_mask(segments), key, None, 0)
         return x.reshape(*tokens.shape, -1)
 
     def logits(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
@@ -215,7 +216,7 @@ class Ctrl(nnx.Module):
         return x.reshape(batch, new, -1), Cache(layers, cache.filled + new)
 
     def _chunks(self, labels: Array) -> int:
-        return ops.head_chunks(*labels.shape, self.config.vocabulary_size)
+        return ops.head_chunks(labels.shape[0], labels.shape[1], self.config.vocabulary_size)
 
     def _run(
         self,
@@ -224,7 +225,7 @@ class Ctrl(nnx.Module):
         mask: Bool[Array, "B T S"],
         key: Key[Array, ""] | None,
         caches: Any,
-        filled: Int[Array, ""] | None,
+        filled: Int[Array, ""] | int,
     ) -> tuple[Float[Array, "N D"], Any]:
         """Embedding, blocks and final LayerNorm over flat [N, D] activations."""
         config = self.config

@@ -1,6 +1,7 @@
 """Meshes, and rules that say how a parameter starts and how it is laid over devices.
 
-A mesh has two axes: `data` splits the batch, `fsdp` splits the batch too and the parameters and optimiser state with it.
+A mesh has two axes: `data` splits the batch, `fsdp` splits the batch too, and with it the parameters and
+optimiser state.
 """
 
 import re
@@ -25,7 +26,8 @@ class Rule:
 
     Attributes:
       init: initialiser, called with (key, shape, dtype).
-      spec: mesh axis of each array axis. A stacked parameter (scan over layers) has its layer axis, never split, in front.
+      spec: mesh axis of each array axis. A stacked parameter (scan over layers) has its layer axis in front, never
+        split.
     """
 
     init: Initializer
@@ -48,16 +50,15 @@ def make_mesh(description: str = "") -> Mesh:
             raise UserError(f"--mesh {description!r}: {part!r} is not data=N or fsdp=N")
         sizes[match[1]] = int(match[2])
     if sizes["data"] * sizes["fsdp"] != len(devices):
-        raise UserError(
-            f"--mesh {description!r} asks for {sizes['data']} x {sizes['fsdp']} devices; this machine has {len(devices)}"
-        )
+        wanted = f"{sizes['data']} x {sizes['fsdp']} devices"
+        raise UserError(f"--mesh {description!r} asks for {wanted}; this machine has {len(devices)}")
     return Mesh(np.asarray(devices).reshape(sizes["data"], sizes["fsdp"]), ("data", "fsdp"))
 
 
 def spec_of(path: str, shape: tuple[int, ...], rules: Mapping[str, Rule], mesh: Mesh) -> P:
-    """The partition of the array at `path` ("blocks.0.query.kernel"), by the longest rule that ends it; else replicated.
+    """The partition of the array at `path` ("blocks.0.query.kernel"): that of the longest rule that ends it.
 
-    An axis that the mesh does not divide evenly stays whole.
+    Without a rule the array is replicated. An axis that the mesh does not divide evenly stays whole.
     """
     name = max((rule for rule in rules if f".{path}".endswith(f".{rule}")), key=len, default=None)
     if name is None:
@@ -71,6 +72,8 @@ def shardings(tree: Any, rules: Mapping[str, Rule], mesh: Mesh) -> Any:
     """NamedShardings in the structure of `tree` (parameters, or an optimiser state that repeats their paths)."""
 
     def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        return NamedSharding(mesh, spec_of(jax.tree_util.keystr(path, simple=True, separator="."), leaf.shape, rules, mesh))
+        return NamedSharding(
+            mesh, spec_of(jax.tree_util.keystr(path, simple=True, separator="."), leaf.shape, rules, mesh)
+        )
 
     return jax.tree_util.tree_map_with_path(one, tree)

@@ -1,0 +1,157 @@
+"""Checkpoints: state, data position, key and resolved recipe of one step, written together by Orbax.
+
+A checkpoint counts only when complete; a damaged newest one is reported and the one before it used.
+"""
+
+import logging
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers as managers
+
+from hayakuchi.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written. Older ones are whole."""
+
+
+def flatten(tree: Any) -> dict[str, Any]:
+    """Leaves by dotted path ("parameters.blocks.0.norm.scale"): how a state stands in a checkpoint.
+
+    Flat names do not depend on the container types of Optax or NNX, and a part can be restored by itself.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+class Checkpoints:
+    """The checkpoints of one run directory.
+
+    Saving is asynchronous; an error of a save surfaces at the next call or at the end of the `with` block.
+    """
+
+    def __init__(self, folder: Path, keep: int, *, read_only: bool = False) -> None:
+        self.folder = folder
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=None if read_only else managers.LatestN(keep),
+            cleanup_tmp_directories=not read_only,
+            read_only=read_only,
+        )
+        try:
+            self._manager = ocp.CheckpointManager(
+                folder.resolve(),
+                options=options,
+                item_handlers={"state": ocp.PyTreeCheckpointHandler(), "run": ocp.JsonCheckpointHandler()},
+            )
+        except OSError as error:
+            raise CheckpointError(f"{folder}: cannot keep checkpoints there ({error.strerror})") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None:
+            self.wait()
+        self._manager.close()
+
+    def latest_step(self) -> int | None:
+        """Number of the newest listed checkpoint."""
+        return self._manager.latest_step()
+
+    def preempted(self, step: int) -> bool:
+        """Whether the platform announced to all processes that this machine will be taken."""
+        return bool(self._manager.reached_preemption(step))
+
+    def save(self, step: int, state: Any, key: Any, position: int, recipe: dict[str, Any]) -> None:
+        """Starts writing a checkpoint; returns when the arrays have been copied off the device.
+
+        Raises:
+          CheckpointError: this save could not start, or the one before failed.
+        """
+        record = {
+            "step": step,
+            "position": position,
+            "key": np.asarray(jax.random.key_data(key)).tolist(),
+            "recipe": recipe,
+        }
+        arguments = ocp.args.Composite(state=ocp.args.PyTreeSave(flatten(state)), run=ocp.args.JsonSave(record))
+        try:
+            self._manager.save(step, args=arguments, force=True)
+        except (OSError, ValueError) as error:
+            raise self._failure(error) from error
+
+    def wait(self) -> None:
+        """Waits for the save under way; raises CheckpointError if it failed."""
+        try:
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
+        except (OSError, ValueError) as error:
+            raise self._failure(error) from error
+
+    def restore(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
+        """The newest whole checkpoint as (state, {"step", "position", "key", "recipe"}); None if there is none at all.
+
+        Args:
+          target: the state as ShapeDtypeStructs with shardings; a difference in structure or shape is an error, never a
+            silent cast.
+
+        Raises:
+          UserError: checkpoints are there, and none can be read.
+        """
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        reasons: list[str] = []
+        for step in steps:
+            try:
+                return self._restore(step, target)
+            except UserError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a damaged file raises, the one before may be whole
+                reasons.append(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+                logger.warning(
+                    "checkpoint %s is damaged (%s); trying the one before it", self.folder / str(step), reasons[-1]
+                )
+        if steps:
+            raise UserError(
+                f"{self.folder}: none of the checkpoints {steps} can be read ({reasons[0]}); "
+                "move the folder away to start anew"
+            )
+        return None
+
+    def _restore(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
+        arrays = flatten(target)
+        self._check_shapes(step, arrays)
+        arguments = ocp.args.PyTreeRestore(
+            arrays,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(arrays),
+            partial_restore=True,  # generation restores the parameters alone
+        )
+        items = ocp.args.Composite(state=arguments, run=ocp.args.JsonRestore())
+        restored = self._manager.restore(step, args=items)
+        leaves = [restored["state"][name] for name in arrays]
+        return jax.tree.unflatten(jax.tree.structure(target), leaves), restored["run"]
+
+    def _check_shapes(self, step: int, arrays: dict[str, Any]) -> None:
+        """Orbax alone would cut, pad or cast without a word."""
+        saved = self._manager.item_metadata(step)["state"].tree
+        for name, wanted in arrays.items():
+            found = saved.get(name)
+            if found is None or tuple(found.shape) != wanted.shape or found.dtype != wanted.dtype:
+                there = f"{found.dtype}{list(found.shape)}" if found else "absent"
+                raise UserError(
+                    f"{self.folder / str(step)}: {name} is {there}, where this recipe has "
+                    f"{wanted.dtype}{list(wanted.shape)}: the checkpoint belongs to another recipe"
+                )
+
+    def _failure(self, error: Exception) -> CheckpointError:
+        reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
+        return CheckpointError(
+            f"{self.folder}: the checkpoint could not be written ({reason}); make room or set the permissions, and run "
+            "the same command again: it goes on from the last whole one"
+        )

@@ -1,0 +1,145 @@
+"""The training loop: it knows the order of things and nothing else.
+
+What a step computes is the task's, where arrays lie is the mesh's, what is written is the reporter's and the
+checkpoints'.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from hayakuchi.data.batches import BatchIterator
+from hayakuchi.models.sharding import BATCH, shardings
+from hayakuchi.train.checkpoint import Checkpoints
+from hayakuchi.train.metrics import Reporter
+from hayakuchi.train.signals import StopSignal
+from hayakuchi.train.task import Task, TrainState
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The programs of a run, compiled once for fixed shapes: another shape is an error, never a second compile.
+
+    Attributes:
+      step: (state, batch, key) -> (state, metrics); the state is donated.
+      held_out: (parameters, batch) -> sums.
+      abstract_state: the state as ShapeDtypeStructs with shardings, to restore into.
+      place: puts a process's rows of a batch on its devices.
+      init: (key) -> state, sharded.
+      seconds: time spent compiling the step.
+    """
+
+    step: Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, Any]]]
+    held_out: Callable[[Any, Any], dict[str, Any]]
+    abstract_state: TrainState
+    place: Callable[[Any], Any]
+    init: Callable[[Any], TrainState]
+    seconds: float
+
+
+def compile_task(task: Task, mesh: Mesh) -> Compiled:
+    """Compiles a task's programs for a mesh.
+
+    Raises:
+      ValueError: the global batch is not a multiple of the number of devices.
+    """
+    key = jax.random.key(0)
+    state = jax.eval_shape(task.init, key)
+    layout = shardings(state, task.rules(), mesh)
+    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
+    state = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, layout)
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), task.batch_spec())
+
+    started = time.monotonic()
+    step = jax.jit(task.step, donate_argnums=0, out_shardings=(layout, whole)).lower(state, batch, key).compile()
+    seconds = time.monotonic() - started
+    return Compiled(
+        step=step,
+        held_out=jax.jit(task.held_out_loss, out_shardings=whole),
+        abstract_state=state,
+        place=lambda local: jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows, x), local),
+        init=jax.jit(task.init, out_shardings=layout),
+        seconds=seconds,
+    )
+
+
+def run(
+    programs: Compiled,
+    state: TrainState,
+    key: Any,
+    batches: BatchIterator,
+    held_out: Iterable[Any],
+    checkpoints: Checkpoints,
+    reporter: Reporter,
+    *,
+    steps: int,
+    checkpoint_every: int,
+    recipe: dict[str, Any],
+) -> tuple[TrainState, str | None]:
+    """Trains from `state` to `steps` optimiser steps.
+
+    A checkpoint is written every `checkpoint_every` steps, at the end, and when a signal or the platform asks to stop.
+
+    Returns:
+      The last state, and the name of the signal that ended the run early, or None.
+
+    Raises:
+      NonFiniteLossError: a loss was NaN or infinite; nothing after it is saved.
+      CheckpointError: a checkpoint could not be written.
+    """
+    done = int(state.step)
+    queue = _ahead(batches, programs.place, reporter)
+    with StopSignal() as stop:
+        while done < steps:
+            batch, position = next(queue)
+            state, metrics = programs.step(state, batch, key)
+            done += 1
+            reporter.push(done, metrics)
+            stopping = stop.received or ("preemption" if checkpoints.preempted(done) else None)
+            if done % checkpoint_every == 0 or done == steps or stopping:
+                reporter.flush()  # a state whose loss is not finite never reaches the disk
+                with paused(reporter):
+                    loss = _held_out_loss(programs, state.parameters, held_out)
+                    reporter.write(done, loss)
+                    reporter.last |= loss
+                    checkpoints.save(done, state, key, position, recipe)
+            if stopping:
+                return state, stopping
+    return state, None
+
+
+@contextmanager
+def paused(reporter: Reporter) -> Iterator[None]:
+    """Counts the block's time as a pause of training."""
+    started = time.monotonic()
+    yield
+    reporter.clock.paused += time.monotonic() - started
+
+
+def _ahead(batches: BatchIterator, place: Callable[[Any], Any], reporter: Reporter) -> Iterator[tuple[Any, int]]:
+    """Batches on the device with the position after each, one transferred ahead of its use."""
+
+    def fetch() -> tuple[Any, int]:
+        started = time.monotonic()
+        batch = place(next(batches))
+        reporter.clock.waiting += time.monotonic() - started
+        return batch, batches.position
+
+    ready = fetch()
+    while True:
+        following = fetch()
+        yield ready
+        ready = following
+
+
+def _held_out_loss(programs: Compiled, parameters: Any, held_out: Iterable[Any]) -> dict[str, float]:
+    """Nats per token over the held-out batches; {} if there are none."""
+    sums = [programs.held_out(parameters, programs.place(batch)) for batch in held_out]
+    tokens = sum(float(part["tokens"]) for part in sums)
+    return {"held_out_loss": sum(float(part["loss"]) for part in sums) / tokens} if tokens else {}

@@ -1,0 +1,119 @@
+"""Metrics of a run: fetched a step late, written to `metrics.jsonl` and TensorBoard, shown on the progress line."""
+
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tensorboardX import SummaryWriter
+
+from hayakuchi.progress import Bar
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss of a step was NaN or infinite; no later state was saved."""
+
+
+@dataclass
+class Clock:
+    """Where the time of a run went, in seconds.
+
+    Attributes:
+      waiting: for the next batch.
+      paused: in checkpoints and held-out losses, which throughput leaves out.
+    """
+
+    waiting: float = 0.0
+    paused: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    def training(self) -> float:
+        """Seconds since the start without the pauses."""
+        return time.monotonic() - self.started - self.paused
+
+
+class Reporter:
+    """Takes the metrics of every step as device arrays and reads those of the step before.
+
+    The device is then busy with the newest step while the host waits for an older one: it never runs dry.
+
+    Args:
+      folder: run directory; lines are appended, so that a resumed run goes on in the same files.
+      bar: progress bar to write on.
+      log_every: steps between lines in the files.
+    """
+
+    def __init__(self, folder: Path, bar: Bar, log_every: int) -> None:
+        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._tensorboard = SummaryWriter(str(folder / "tensorboard"))
+        self._bar = bar
+        self._log_every = log_every
+        self._pending: tuple[int, Mapping[str, Any]] | None = None
+        self._recent: deque[tuple[float, float]] = deque(maxlen=50)
+        self.clock = Clock()
+        self.tokens = 0.0
+        self.steps = 0
+        self.last: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._lines.close()
+        self._tensorboard.close()
+
+    def push(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Takes the metrics of `step` (1 is the first) and handles those of the step before."""
+        pending, self._pending = self._pending, (step, metrics)
+        if pending is not None:
+            self._read(*pending)
+
+    def flush(self) -> None:
+        """Waits for the newest step; raises NonFiniteLossError if its loss is not finite."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._read(*pending)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one line and its TensorBoard scalars."""
+        self._lines.write(json.dumps({"step": step, **values}) + "\n")
+        self._lines.flush()
+        for name, value in values.items():
+            self._tensorboard.add_scalar(name, value, step)
+
+    def tokens_per_second(self) -> float:
+        """Throughput over the last steps, pauses left out."""
+        if len(self._recent) < 2:
+            return 0.0
+        seconds = self._recent[-1][0] - self._recent[0][0]
+        return (self._recent[-1][1] - self._recent[0][1]) / max(seconds, 1e-9)
+
+    def wait_share(self) -> float:
+        """Share of the training time spent waiting for data."""
+        return self.clock.waiting / max(self.clock.training(), 1e-9)
+
+    def _read(self, step: int, metrics: Mapping[str, Any]) -> None:
+        values = {name: float(value) for name, value in metrics.items()}
+        if not all(math.isfinite(values[name]) for name in values.keys() & {"loss", "gradient_norm"}):
+            raise NonFiniteLossError(
+                f"step {step}: loss {values['loss']}, gradient norm {values.get('gradient_norm')}: the checkpoints "
+                "before it are whole. Lower --learning-rate, lengthen --warmup-steps or use --precision float32, "
+                "in a new run"
+            )
+        self.steps += 1
+        self.tokens += values["tokens"]
+        self._recent.append((self.clock.training(), self.tokens))
+        values |= {"tokens_per_second": self.tokens_per_second(), "data_wait_share": self.wait_share()}
+        self.last = values
+        self._bar.update(
+            f"loss {values['loss']:.3f}  {values['tokens_per_second']:,.0f} tokens/s  "
+            f"data wait {100 * values['data_wait_share']:.1f}%"
+        )
+        self._bar.advance(1)
+        if step % self._log_every == 0 or step == 1:
+            self.write(step, values)

@@ -1,0 +1,165 @@
+"""One training session in a run directory: start or resume, train, leave everything needed to go on."""
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hayakuchi import config, progress
+from hayakuchi.config import CtrlRecipe
+from hayakuchi.data.batches import BatchIterator
+from hayakuchi.errors import UserError
+from hayakuchi.models.sharding import make_mesh
+from hayakuchi.train import loop
+from hayakuchi.train.checkpoint import Checkpoints
+from hayakuchi.train.metrics import Reporter
+from hayakuchi.train.task import Task
+
+logger = logging.getLogger(__name__)
+
+RECIPE_FILE = "recipe.json"
+
+# Settings that may differ when a run is resumed: they change when and where things are done, not what is computed.
+_FREE = {("train", name) for name in ("mesh", "checkpoint_every", "keep_checkpoints", "log_every")} | {
+    ("data", "data_workers")
+}
+
+
+def connect_processes() -> None:
+    """Joins the other processes of a multi-host run, where the environment names a coordinator.
+
+    JAX_COORDINATOR_ADDRESS ("host:port"), JAX_NUM_PROCESSES and JAX_PROCESS_ID describe the run.
+    """
+    if not os.environ.get("JAX_COORDINATOR_ADDRESS") or jax.distributed.is_initialized():
+        return
+    try:
+        count, index = int(os.environ["JAX_NUM_PROCESSES"]), int(os.environ["JAX_PROCESS_ID"])
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            "JAX_COORDINATOR_ADDRESS is set: JAX_NUM_PROCESSES and JAX_PROCESS_ID must be set to numbers too"
+        ) from error
+    jax.distributed.initialize(num_processes=count, process_id=index)
+
+
+def open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
+    """Makes a run directory, or checks that an existing one is of the same recipe and data.
+
+    Args:
+      run: the directory.
+      recipe: the resolved recipe.
+      files: what generation needs later, by name; an existing file must be equal.
+
+    Raises:
+      UserError: the directory holds something else, or another recipe or data set.
+    """
+    path = run / RECIPE_FILE
+    if path.exists():
+        before = config.read_json(CtrlRecipe, path)
+        _check_same(run, before, recipe)
+        for name, content in files.items():
+            if not (run / name).exists() or (run / name).read_bytes() != content:
+                raise UserError(f"{run / name}: the run was started on another data set; use its --data, or a new RUN")
+    elif run.exists() and any(run.iterdir()):
+        raise UserError(f"{run}: not empty and not a run directory (no {RECIPE_FILE}); choose another RUN")
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (run / name).write_bytes(content)
+        path.write_text(config.to_json(recipe), encoding="utf-8")  # last: with it the directory is a run
+    except OSError as error:
+        raise UserError(f"{run}: cannot write there ({error.strerror})") from error
+
+
+def _check_same(run: Path, before: CtrlRecipe, now: CtrlRecipe) -> None:
+    old, new = config.to_dict(before), config.to_dict(now)
+    for section, values in old.items():
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if value != new[section][name] and (section, name) not in _FREE:
+                raise UserError(
+                    f"{run}: the run was started with {name}={value!r}, this command has {new[section][name]!r}; "
+                    "give the same value, or a new RUN"
+                )
+    if before.name != now.name:
+        raise UserError(f"{run}: the run is of recipe {before.name!r}, not {now.name!r}; choose another RUN")
+
+
+def train(
+    task: Task, recipe: CtrlRecipe, run: Path, batches: Callable[[int], BatchIterator], held_out: Iterable[Any]
+) -> dict[str, Any]:
+    """Starts or resumes a run and trains to its end.
+
+    Args:
+      task: what to train.
+      recipe: the resolved recipe, saved in every checkpoint.
+      run: a directory opened by `open_run`.
+      batches: gives the training stream from a position on.
+      held_out: batches for the loss at checkpoints.
+
+    Returns:
+      A summary of plain values: steps, losses, throughput, compile seconds, what stopped the run.
+    """
+    settings = recipe.train
+    mesh = make_mesh(settings.mesh)
+    if settings.batch % (mesh.size * settings.accumulate):
+        raise UserError(
+            f"batch={settings.batch} must be a multiple of devices x accumulate ({mesh.size} x {settings.accumulate})"
+        )
+    with (
+        progress.bar(recipe.name, settings.steps) as bar,
+        Checkpoints(run / "checkpoints", settings.keep_checkpoints) as checkpoints,
+        Reporter(run, bar, settings.log_every) as reporter,
+    ):
+        bar.update("compiling the step")
+        programs = loop.compile_task(task, mesh)
+        restored = checkpoints.restore(programs.abstract_state)
+        if restored is None:
+            key = jax.random.key(settings.seed)
+            init_key, key = jax.random.split(key)
+            state, position = programs.init(init_key), 0
+        else:
+            state, saved = restored
+            key, position = jax.random.wrap_key_data(jnp.asarray(saved["key"], jnp.uint32)), saved["position"]
+        first = int(state.step)
+        bar.advance(first)
+        reporter.clock.started = time.monotonic()
+        state, stopped = loop.run(
+            programs,
+            state,
+            key,
+            batches(position),
+            held_out,
+            checkpoints,
+            reporter,
+            steps=settings.steps,
+            checkpoint_every=settings.checkpoint_every,
+            recipe=config.to_dict(recipe),
+        )
+        seconds = reporter.clock.training()
+        return {
+            "run": str(run),
+            "recipe": recipe.name,
+            "first_step": first,
+            "steps": int(state.step),
+            "stopped_by": stopped,
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.parameters)),
+            **{name: value for name, value in reporter.last.items() if name.endswith("loss")},
+            "tokens": reporter.tokens,
+            "seconds": round(seconds, 3),
+            "tokens_per_second": round(reporter.tokens / max(seconds, 1e-9), 1),
+            "data_wait_share": round(reporter.wait_share(), 5),
+            "compile_seconds": round(programs.seconds, 3),
+            "devices": dataclasses.asdict(_Devices(jax.default_backend(), mesh.size, jax.process_count())),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Devices:
+    platform: str
+    count: int
+    processes: int

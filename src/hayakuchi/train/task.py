@@ -1,0 +1,51 @@
+"""What a model gives to whoever runs, costs, times or inspects its training."""
+
+from typing import Any, NamedTuple, Protocol
+
+from jaxtyping import Array, Float, Int, Key
+
+Metrics = dict[str, Float[Array, ""]]
+
+
+class TrainState(NamedTuple):
+    """All that a step changes.
+
+    Attributes:
+      step: number of optimiser steps done.
+      parameters: nested dict of float32 arrays.
+      optimizer: optimiser state.
+    """
+
+    step: Int[Array, ""]
+    parameters: Any
+    optimizer: Any
+
+
+class Task(Protocol):
+    """A model with its loss and update rule, as pure functions of arrays.
+
+    `train` runs `step`, `plan` costs it, `bench` times it, `inspect` lowers it.
+    """
+
+    def init(self, key: Key[Array, ""]) -> TrainState:
+        """Parameters and optimiser state of step 0."""
+        ...
+
+    def step(self, state: TrainState, batch: Any, key: Key[Array, ""]) -> tuple[TrainState, Metrics]:
+        """One optimiser step. Pure; the same key serves the whole run, since the step number is folded in.
+
+        The metrics hold "loss" at least, and "tokens" (or another unit of work done) for throughput.
+        """
+        ...
+
+    def held_out_loss(self, parameters: Any, batch: Any) -> Metrics:
+        """Sums over one held-out batch: "loss" (a sum) and "tokens" (what to divide it by)."""
+        ...
+
+    def batch_spec(self) -> Any:
+        """The batch as ShapeDtypeStructs of its global shape."""
+        ...
+
+    def rules(self) -> Any:
+        """Sharding rules by parameter name (`models.sharding.Rule`)."""
+        ...

@@ -1,0 +1,50 @@
+"""`train` for CTRL: a recipe, a prepared text data set and a run directory."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hayakuchi.config import CtrlRecipe
+from hayakuchi.data.batches import HeldoutBatches, TextBatches
+from hayakuchi.data.shards import DatasetInfo, open_split
+from hayakuchi.errors import UserError
+from hayakuchi.train import session
+from hayakuchi.train.ctrl_task import CtrlTask
+
+DATA_FILES = ("dataset.json", "tokenizer.model")
+HELD_OUT_BATCHES = 16  # enough for a curve; `evaluate` measures the whole split
+
+
+def train_ctrl(recipe: CtrlRecipe, run: Path, data: Path) -> dict[str, Any]:
+    """Trains CTRL, or goes on where the run in `run` stopped.
+
+    Args:
+      recipe: settings; the vocabulary size is the data set's.
+      run: run directory, made if missing.
+      data: data set directory of `prepare text`.
+
+    Returns:
+      The session's summary (see `session.train`).
+
+    Raises:
+      UserError: the data set, the run directory or the recipe do not fit together.
+    """
+    session.connect_processes()
+    info = DatasetInfo.load(data / "dataset.json")
+    model = dataclasses.replace(recipe.model, vocabulary_size=info.vocabulary_size)
+    recipe = dataclasses.replace(recipe, model=model)
+    try:
+        files = {name: (data / name).read_bytes() for name in DATA_FILES}
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot read it ({error.strerror}); prepare the data set anew") from error
+    processes = {"process_index": jax.process_index(), "process_count": jax.process_count()}
+    length, batch = model.length, recipe.train.batch
+    batches = TextBatches(open_split(data, "train"), recipe.data, length, batch, codes=info.codes, **processes)
+    held_out = list(
+        itertools.islice(HeldoutBatches(open_split(data, "heldout"), length, batch, **processes), HELD_OUT_BATCHES)
+    )
+    session.open_run(run, recipe, files)
+    return session.train(CtrlTask(recipe), recipe, run, batches.iterate, held_out)
