@@ -1,5 +1,6 @@
 """A progress bar with the time left on standard error, and nothing where that is not a terminal."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ def bar(description: str, total: float | None) -> Iterator[Bar]:
       description: what is being done, in front of the bar.
       total: the whole work in any unit, or None where it is not known: no time left is shown then.
     """
-    console = Console(stderr=True)
+    # Not Console.is_terminal, which FORCE_COLOR makes true of log files.
+    silent = not sys.stderr.isatty()
     columns = (
         SpinnerColumn(),
         # Markup would read "[...]" in a text or a file name as a style.
@@ -42,5 +44,5 @@ def bar(description: str, total: float | None) -> Iterator[Bar]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[text]}", markup=False),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=Console(stderr=True), disable=silent) as progress:
         yield Bar(progress, progress.add_task(description, total=total, text=""))

@@ -10,10 +10,10 @@ import pytest
 from hayakuchi.config import TextDataConfig
 from hayakuchi.data.batch import Batch
 from hayakuchi.data.batches import HeldoutBatches, TextBatches
-from hayakuchi.data.packing import FIRST_CODE_ID
 from hayakuchi.data.shards import ShardWriter, TokenShards
 from hayakuchi.errors import UserError
 from hayakuchi.text.codes import CodeBook
+from hayakuchi.text.tokenizer import FIRST_CODE_ID
 
 LENGTH = 16
 BATCH = 4
@@ -116,9 +116,9 @@ def codes_of(batches: TextBatches, count: int) -> Counter[int]:
     return Counter(int(row[0]) - FIRST_CODE_ID for i in range(count) for row in batches.batch(i).tokens)
 
 
-@pytest.mark.parametrize(("rate", "low", "high"), [(0.0, 0, 0), (0.25, 0.19, 0.31), (1.0, 1, 1)])
+@pytest.mark.parametrize(("rate", "low", "high"), [(0.0, 0, 0), (0.25, 0.17, 0.33), (1.0, 1, 1)])
 def test_code_dropout_hits_its_share_of_windows(shards: TokenShards, rate: float, low: float, high: float) -> None:
-    found = codes_of(text_batches(shards, code_dropout=rate), 250)
+    found = codes_of(text_batches(shards, code_dropout=rate), 120)
     assert low <= found[0] / found.total() <= high
 
 
@@ -134,13 +134,13 @@ def test_code_dropout_differs_between_epochs(shards: TokenShards) -> None:
     ("weights", "essays"), [("", 8 / 38), ("随筆=1", 8 / 38), ("随筆=3", 24 / 54), ("物語=0", 1.0), ("随筆=0", 0.0)]
 )
 def test_a_window_is_drawn_by_the_weight_of_its_code(shards: TokenShards, weights: str, essays: float) -> None:
-    found = codes_of(text_batches(shards, code_weights=weights, code_dropout=0.0), 190)
-    assert found[2] / found.total() == pytest.approx(essays, abs=0.01)
+    found = codes_of(text_batches(shards, code_weights=weights, code_dropout=0.0), 57)
+    assert found[2] / found.total() == pytest.approx(essays, abs=0.02)
 
 
 def test_the_windows_of_a_weighted_code_come_equally_often(shards: TokenShards) -> None:
     batches = text_batches(shards, code_weights="随筆=3", code_dropout=0.0)
-    drawn = Counter(window for window in windows(batches.iterate(), 180) if window >= 30)
+    drawn = Counter(window for window in windows(batches.iterate(), 60) if window >= 30)
     assert len(drawn) == 8
     assert max(drawn.values()) - min(drawn.values()) <= 1
 
@@ -168,15 +168,19 @@ def test_no_training_text_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_heldout_batches_are_every_window_once_in_order(shards: TokenShards, processes: int) -> None:
+def test_heldout_batches_are_every_window_once(shards: TokenShards, processes: int) -> None:
     parts = [
         HeldoutBatches(shards, LENGTH, BATCH, process_index=rank, process_count=processes) for rank in range(processes)
     ]
+    whole = stream_hash(HeldoutBatches(shards, LENGTH, BATCH), 10)
     for _ in range(2):
         batches = list(joined(*parts))
+        assert stream_hash(batches, 10) == whole
         assert len(batches) == len(parts[0]) == 10
         assert {array.shape for batch in batches for array in batch} == {(BATCH, LENGTH)}
         rows = [row for batch in batches for row in zip(batch.tokens, batch.segments, strict=True)]
-        assert [int(tokens[1]) - 100 for tokens, _ in rows[:38]] == list(range(38))
-        assert [int(tokens[0]) for tokens, _ in rows[:38]] == [FIRST_CODE_ID + 1] * 30 + [FIRST_CODE_ID + 2] * 8
+        assert sorted(int(tokens[1]) - 100 for tokens, _ in rows[:38]) == list(range(38))
+        assert all(tokens[0] == FIRST_CODE_ID + (1 if tokens[1] < 130 else 2) for tokens, _ in rows[:38])
         assert not any(tokens.any() or segments.any() for tokens, segments in rows[38:])
+        # The first batches are a sample of all codes.
+        assert len({int(tokens[0]) for tokens, _ in rows[:12]}) == 2

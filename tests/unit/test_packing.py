@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hayakuchi.data.packing import FIRST_CODE_ID, WindowPlan, assemble, plan_windows
+from hayakuchi.data.packing import WindowPlan, assemble, plan_windows
 from hayakuchi.data.shards import ShardWriter, TokenShards
+from hayakuchi.text.tokenizer import FIRST_CODE_ID
 
 
 def plan_of(lengths: list[int], codes: list[int], length: int) -> WindowPlan:

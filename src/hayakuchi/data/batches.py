@@ -1,4 +1,4 @@
-"""Batches of a prepared text data set: shuffled and endless for training, in order for evaluation.
+"""Batches of a prepared text data set: endless for training, each window once for evaluation.
 
 The training stream is a pure function of the batch's number, so that one integer resumes it exactly. Its order is
 shuffle -> code dropout -> global batch -> slice by process: the slices of all processes together are the same batch
@@ -112,10 +112,11 @@ class TextBatches:
 
 
 class HeldoutBatches:
-    """All windows of a split in order, once, without code dropout; can be iterated again.
+    """All windows of a split once, without code dropout; can be iterated again.
 
-    Every token of every document is the target of exactly one position, so sums over all batches are sums over the
-    split. The codes are at the positions where `segments > 0` and `positions == 0`.
+    The order is random but always the same, so that the first few batches are a fair sample of all codes. Every token
+    of every document is the target of exactly one position, so sums over all batches are sums over the split. The codes
+    are at the positions where `segments > 0` and `positions == 0`.
 
     Args:
       shards: the held-out documents.
@@ -132,15 +133,16 @@ class HeldoutBatches:
         self._shards = shards
         self._batch = batch
         self._rows = _rows_of(batch, process_index, process_count)
+        self._order = np.random.default_rng(0).permutation(self.plan.windows)
 
     def __len__(self) -> int:
         return math.ceil(self.plan.windows / self._batch)
 
     def __iter__(self) -> Iterator[Batch]:
         for first in range(0, self.plan.windows, self._batch):
-            rows = np.arange(first, first + self._batch)[self._rows]
-            batch = assemble(self.plan, self._shards, rows[rows < self.plan.windows])
-            missing = len(rows) - len(batch.tokens)
+            # The last batch, and with it a process's share of it, may be short.
+            batch = assemble(self.plan, self._shards, self._order[first : first + self._batch][self._rows])
+            missing = self._rows.stop - self._rows.start - len(batch.tokens)
             yield Batch(*(np.pad(array, ((0, missing), (0, 0))) for array in batch))
 
 

@@ -14,8 +14,7 @@ import numpy as np
 from hayakuchi.data.batch import Batch
 from hayakuchi.data.shards import TokenShards
 from hayakuchi.text.codes import CODE_SLOTS
-
-FIRST_CODE_ID = 3
+from hayakuchi.text.tokenizer import FIRST_CODE_ID
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ stream under a temporary name and renamed when whole; they are read through a me
 
 import bisect
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -134,7 +135,9 @@ class _NpyStream:
         self._partial.replace(self._path)
 
     def abandon(self) -> None:
-        self._file.close()
+        # Closing flushes, which fails again on a full disk.
+        with suppress(OSError):
+            self._file.close()
         self._partial.unlink(missing_ok=True)
 
     def _write_header(self) -> None:
@@ -269,11 +272,12 @@ def open_split(dataset: Path, split: Split) -> TokenShards:
 def _map(path: Path, dtypes: tuple[np.dtype, ...]) -> np.ndarray:
     """Memory-maps a one-dimensional `.npy` of one of `dtypes`."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        # Unlike np.load it knows no other format: nothing is ever unpickled or unzipped.
+        array = npy_format.open_memmap(path, mode="r")
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror or error}); prepare the data set anew") from error
-    except (ValueError, EOFError) as error:
+    except ValueError as error:
         raise UserError(f"{path}: damaged or cut short ({error}); prepare the data set anew") from error
-    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype not in dtypes:
+    if array.ndim != 1 or array.dtype not in dtypes:
         raise UserError(f"{path}: not a shard of a text data set; prepare the data set anew")
     return array

@@ -1,0 +1,1 @@
+"""Quality of trained models, measured on what they were not trained on."""

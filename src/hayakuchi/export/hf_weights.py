@@ -46,8 +46,8 @@ def name_map(config: CtrlConfig) -> list[WeightName]:
         for path, name in _BLOCK_LAYERS:
             names.append(WeightName((*block, *path, "kernel"), f"{prefix}.{name}.weight", True))
             names.append(WeightName((*block, *path, "bias"), f"{prefix}.{name}.bias", False))
-        for path, name in _BLOCK_NORMS:
-            names += _norm((*block, path), f"{prefix}.{name}")
+        for norm, name in _BLOCK_NORMS:
+            names += _norm((*block, norm), f"{prefix}.{name}")
     return names
 
 

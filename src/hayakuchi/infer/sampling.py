@@ -110,7 +110,7 @@ def next_tokens(
         logits = jnp.where(repeated, -jnp.inf, logits)
     chosen: Int[Array, " B"] = lax.cond(
         knobs.temperature > 0,
-        lambda: draw(keep_top(logits / knobs.temperature, knobs.top_k, knobs.top_p), keys),
+        lambda: draw(keep_mass(keep_best(logits / knobs.temperature, knobs.top_k), knobs.top_p), keys),
         lambda: jnp.argmax(logits, axis=-1).astype(jnp.int32),
     )
     return chosen
@@ -157,19 +157,27 @@ def repeated_ngrams(history: History, vocabulary_size: int, n: int) -> Bool[Arra
     return _marked(tokens[:, n - 1 :], matches, vocabulary_size)
 
 
-def keep_top(logits: Float[Array, "B V"], top_k: Int[Array, ""], top_p: Float[Array, ""]) -> Float[Array, "B V"]:
-    """Sets all but the best scores to -inf: first by number, then by the mass of the rest (see `SamplingConfig`)."""
+def keep_best(logits: Float[Array, "B V"], top_k: Int[Array, ""]) -> Float[Array, "B V"]:
+    """Sets all but the `top_k` best scores to -inf (see `SamplingConfig`); 0 keeps all."""
 
     def filtered() -> Float[Array, "B V"]:
-        weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
-        count = jnp.where(top_k > 0, top_k, logits.shape[-1]).astype(jnp.float32)
-        kept = weights >= _least_kept(weights, jnp.ones_like(weights), count)
-        weights = jnp.where(kept, weights, 0)
-        mass = top_p * jnp.sum(weights, axis=-1, keepdims=True)
-        kept &= (weights >= _least_kept(weights, weights, mass)) | (top_p >= 1)
-        return jnp.where(kept, logits, -jnp.inf)
+        weights = _weights(logits)
+        least = _least_kept(weights, jnp.ones_like(weights), top_k.astype(jnp.float32))
+        return jnp.where(weights >= least, logits, -jnp.inf)
 
-    kept: Float[Array, "B V"] = lax.cond((top_k > 0) | (top_p < 1), filtered, lambda: logits)
+    kept: Float[Array, "B V"] = lax.cond(top_k > 0, filtered, lambda: logits)
+    return kept
+
+
+def keep_mass(logits: Float[Array, "B V"], top_p: Float[Array, ""]) -> Float[Array, "B V"]:
+    """Sets all but the best scores, as many as `top_p` of the mass needs, to -inf (see `SamplingConfig`)."""
+
+    def filtered() -> Float[Array, "B V"]:
+        weights = _weights(logits)
+        least = _least_kept(weights, weights, top_p * jnp.sum(weights, axis=-1, keepdims=True))
+        return jnp.where(weights >= least, logits, -jnp.inf)
+
+    kept: Float[Array, "B V"] = lax.cond(top_p < 1, filtered, lambda: logits)
     return kept
 
 
@@ -178,17 +186,22 @@ def draw(logits: Float[Array, "B V"], keys: Key[Array, " B"]) -> Int[Array, " B"
 
     On a CPU this is five times faster than the Gumbel noise of `jax.random.categorical`, one number a token.
     """
-    weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    weights = _weights(logits)
     # A parallel sum may differ by a rounding from one column to the next: what has no weight must not win by that.
     sums = jnp.where(weights > 0, jnp.cumsum(weights, axis=-1), 0)
     points = jax.vmap(jax.random.uniform)(keys)[:, None] * jnp.max(sums, axis=-1, keepdims=True)
     return jnp.argmax(sums > points, axis=-1).astype(jnp.int32)
 
 
+def _weights(logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
+    """Probabilities but for their common factor; the best weighs 1."""
+    return jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+
+
 def _least_kept(
     weights: Float[Array, "B V"], measure: Float[Array, "B V"], target: Float[Array, "..."]
 ) -> Float[Array, "B 1"]:
-    """The largest t for which the tokens with weight >= t measure `target` together; never above the best weight, 1.
+    """The largest t for which the tokens with weight >= t measure `target` together; never above the best weight.
 
     Non-negative floats are ordered as their bit patterns are, so that 31 halvings give t exactly; on a CPU that is 60
     times faster than to sort 32,000 scores.
@@ -201,7 +214,8 @@ def _least_kept(
         return jnp.where(measured >= target, middle, low)
 
     low = lax.fori_loop(0, 31, halve, jnp.zeros((weights.shape[0], 1), jnp.int32))
-    return jnp.minimum(lax.bitcast_convert_type(low, jnp.float32), 1)
+    # A target so small that it counts as 0 is met by nothing at all, above the best weight.
+    return lax.bitcast_convert_type(jnp.minimum(low, jnp.max(bits, axis=-1, keepdims=True)), jnp.float32)
 
 
 def _marked(tokens: Int[Array, "B N"], chosen: Bool[Array, "B N"], vocabulary_size: int) -> Bool[Array, "B V"]:

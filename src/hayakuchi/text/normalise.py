@@ -26,7 +26,7 @@ DEFAULT_POLICY = "nfkc"
 # Characters that the policy "nfkc" keeps, as the inside of a regular expression's [], and why. Each is NFC already.
 KEPT = {
     "\u3000": "ideographic space: it indents paragraphs, and NFKC would make it an ASCII space",
-    "\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff60\uffe0-\uffe6": "full-width ！（）：～￥: the norm in Japanese",
+    "\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff60\uffe0-\uffe6": "full-width ！（）：～￥ are the norm",
     "\u2025\u2026": "leaders ‥ … are one sign, not full stops",
     "\u203c\u2047-\u2049": "‼ ⁇ ⁈ ⁉ are one sign, and emoji with a variation selector",
     "\u2033\u2034\u2036\u2037\u2057\u222c\u222d\u222f\u2230": "″ and ∬ are one sign, not two",
@@ -39,7 +39,7 @@ KEPT = {
     "\u02b0-\u02b8\u02e0-\u02e4\u1d2c-\u1d6a\u1d78\u1d9b-\u1dbf": "modifier letters of phonetic notation: tʰ is not th",
     "\u00bc-\u00be\u2150-\u215f\u2189": "fractions: 2½ is not 21/2",
     "\u2160-\u217f": "Roman numerals Ⅱ: not a run of letters",
-    "\u309b\u309c\u00a8\u00af\u00b4\u00b8\u02d8-\u02dd\u2017\u203e": "spacing ゛ ´: NFKC would make them a space and a mark",
+    "\u309b\u309c\u00a8\u00af\u00b4\u00b8\u02d8-\u02dd\u2017\u203e": "゛ ´ ‾ would become a space and a mark",
     "\u309f\u30ff": "ゟ and ヿ of old print",
 }
 

@@ -43,14 +43,15 @@ class Reporter:
     The device is then busy with the newest step while the host waits for an older one: it never runs dry.
 
     Args:
-      folder: run directory; lines are appended, so that a resumed run goes on in the same files.
+      folder: run directory; lines are appended, so that a resumed run goes on in the same files. None writes no files:
+        of several processes only the first does.
       bar: progress bar to write on.
       log_every: steps between lines in the files.
     """
 
-    def __init__(self, folder: Path, bar: Bar, log_every: int) -> None:
-        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
-        self._tensorboard = SummaryWriter(str(folder / "tensorboard"))
+    def __init__(self, folder: Path | None, bar: Bar, log_every: int) -> None:
+        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8") if folder else None
+        self._tensorboard = SummaryWriter(str(folder / "tensorboard")) if folder else None
         self._bar = bar
         self._log_every = log_every
         self._pending: tuple[int, Mapping[str, Any]] | None = None
@@ -64,8 +65,9 @@ class Reporter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._lines.close()
-        self._tensorboard.close()
+        if self._lines is not None and self._tensorboard is not None:
+            self._lines.close()
+            self._tensorboard.close()
 
     def push(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Takes the metrics of `step` (1 is the first) and handles those of the step before."""
@@ -81,6 +83,8 @@ class Reporter:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one line and its TensorBoard scalars."""
+        if self._lines is None or self._tensorboard is None:
+            return
         self._lines.write(json.dumps({"step": step, **values}) + "\n")
         self._lines.flush()
         for name, value in values.items():

@@ -49,15 +49,16 @@ def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.G
             # As CTRL was trained (arXiv 1909.05858, section 3.2); no weight decay.
             rule = optax.adagrad(schedule, _ADAGRAD_INITIAL_ACCUMULATOR, eps=config.epsilon)
         case "muon":
-            rule = muon(
-                schedule,
-                weight_decay=config.weight_decay,
-                weight_decay_mask=decay_mask,
-                adam_b1=config.beta1,
-                adam_b2=config.beta2,
-                adam_weight_decay=config.weight_decay,
-                muon_weight_dimension_numbers=_muon_matrices,
-                consistent_rms=_MUON_ADAMW_RMS,
+            # Optax's muon has no mask for the decay of what it leaves to Adam, so the decay is a step of its own.
+            rule = optax.chain(
+                muon(
+                    schedule,
+                    adam_b1=config.beta1,
+                    adam_b2=config.beta2,
+                    muon_weight_dimension_numbers=_muon_matrices,
+                    consistent_rms=_MUON_ADAMW_RMS,
+                ),
+                optax.add_decayed_weights(lambda count: -config.weight_decay * schedule(count), decay_mask),
             )
     clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
     return optax.chain(clip, rule)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import multihost_utils
 
 from hayakuchi import config, progress
 from hayakuchi.config import CtrlRecipe
@@ -55,9 +56,22 @@ def open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
       recipe: the resolved recipe.
       files: what generation needs later, by name; an existing file must be equal.
 
+    Of several processes the first does it, and all fail if it fails.
+
     Raises:
       UserError: the directory holds something else, or another recipe or data set.
     """
+    failure: UserError | None = None
+    if jax.process_index() == 0:
+        try:
+            _open_run(run, recipe, files)
+        except UserError as error:
+            failure = error
+    if multihost_utils.broadcast_one_to_all(jnp.int32(failure is not None)):
+        raise failure or UserError(f"{run}: see the message of process 0")
+
+
+def _open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
     path = run / RECIPE_FILE
     if path.exists():
         before = config.read_json(CtrlRecipe, path)
@@ -113,7 +127,7 @@ def train(
     with (
         progress.bar(recipe.name, settings.steps) as bar,
         Checkpoints(run / "checkpoints", settings.keep_checkpoints) as checkpoints,
-        Reporter(run, bar, settings.log_every) as reporter,
+        Reporter(run if jax.process_index() == 0 else None, bar, settings.log_every) as reporter,
     ):
         bar.update("compiling the step")
         programs = loop.compile_task(task, mesh)

@@ -1,0 +1,32 @@
+"""Settings of JAX and of logging that every verb shares; called before the first computation."""
+
+import logging
+import os
+import warnings
+from pathlib import Path
+
+_SHORTEST_CACHED_COMPILE_SECONDS = 0.2
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept: HAYAKUCHI_CACHE, else the user's cache folder."""
+    if chosen := os.environ.get("HAYAKUCHI_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hayakuchi"
+
+
+def set_up_jax() -> None:
+    """Keeps compiled programs on disk, so that a second start compiles nothing that took a noticeable time."""
+    import jax  # noqa: PLC0415 - a verb that computes nothing starts without JAX
+
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _SHORTEST_CACHED_COMPILE_SECONDS)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def set_up_logging() -> None:
+    """One line a warning, ours only: Orbax and absl tell their own business at that level."""
+    logging.basicConfig(format="hayakuchi: %(message)s", level=logging.WARNING)
+    for name in ("absl", "orbax", "jax", "grain"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(orbax|grain|flax|jax)(\.|$)")

@@ -1,0 +1,128 @@
+"""Checkpoints: what comes back is what was saved, damage is told, an error is never silent."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from hayakuchi.errors import UserError
+from hayakuchi.models.sharding import make_mesh
+from hayakuchi.train.checkpoint import CheckpointError, Checkpoints, flatten
+from hayakuchi.train.task import TrainState
+
+
+def state(value=1.0):
+    parameters = {"blocks": {0: {"kernel": jnp.full((4, 6), value)}}, "bias": jnp.arange(3.0)}
+    return TrainState(jnp.int32(7), parameters, (jnp.zeros(2), {"mu": parameters}))
+
+
+def abstract(tree):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+
+
+def save(folder, *steps, keep=3, value=1.0):
+    with Checkpoints(folder, keep) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, state(value + step), jax.random.key(5), position=10 * step, recipe={"name": "x"})
+
+
+def restore(folder, target=None):
+    with Checkpoints(folder, 3, read_only=True) as checkpoints:
+        return checkpoints.restore(abstract(state()) if target is None else target)
+
+
+def test_round_trip_of_state_position_key_and_recipe(tmp_path):
+    save(tmp_path, 3)
+    found, record = restore(tmp_path)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(state(4.0)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert jax.tree.structure(found) == jax.tree.structure(state())
+    assert record["position"] == 30
+    assert record["step"] == 3
+    assert record["recipe"] == {"name": "x"}
+    key = jax.random.wrap_key_data(jnp.asarray(record["key"], jnp.uint32))
+    assert jax.random.bits(key) == jax.random.bits(jax.random.key(5))
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    with Checkpoints(tmp_path / "new", 3) as checkpoints:
+        assert checkpoints.restore(abstract(state())) is None
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    save(tmp_path, 1, 2, 3, 4, keep=2)
+    assert sorted(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()) == [3, 4]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "marker"])
+def test_a_damaged_newest_one_is_told_and_the_one_before_used(tmp_path, caplog, damage):
+    save(tmp_path, 1, 2)
+    if damage == "marker":
+        for path in (tmp_path / "2").rglob("*METADATA*"):
+            path.unlink()
+    else:
+        for path in (tmp_path / "2" / "state").rglob("*"):
+            if path.is_file() and path.stat().st_size > 60:
+                path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    _, record = restore(tmp_path)
+    assert record["position"] == 10
+    if damage == "truncate":
+        assert "2 is damaged" in caplog.text
+
+
+def test_all_damaged_is_an_error_not_a_new_start(tmp_path):
+    save(tmp_path, 1)
+    for path in (tmp_path / "1" / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    with pytest.raises(UserError, match="none of the checkpoints"):
+        restore(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda leaf: leaf.update(kernel=jnp.ones((4, 7))), lambda leaf: leaf.update(other=jnp.ones(2))]
+)
+def test_another_shape_or_name_is_refused(tmp_path, change):
+    save(tmp_path, 1)
+    other = state()
+    change(other.parameters["blocks"][0])
+    with pytest.raises(UserError, match="another recipe"):
+        restore(tmp_path, abstract(other))
+
+
+def test_another_dtype_is_refused_not_cast(tmp_path):
+    save(tmp_path, 1)
+    other = state()
+    other.parameters["bias"] = jnp.arange(3)
+    with pytest.raises(UserError, match="bias"):
+        restore(tmp_path, abstract(other))
+
+
+def test_restores_onto_another_layout(tmp_path):
+    save(tmp_path, 1)
+    mesh = make_mesh("data=1,fsdp=2")
+    layout = NamedSharding(mesh, P("fsdp"))
+    target = abstract(state())
+    kernel = jax.ShapeDtypeStruct((4, 6), jnp.float32, sharding=layout)
+    target.parameters["blocks"][0]["kernel"] = kernel
+    found, _ = restore(tmp_path, target)
+    assert found.parameters["blocks"][0]["kernel"].sharding == layout
+    np.testing.assert_array_equal(found.parameters["blocks"][0]["kernel"], 2.0)
+
+
+def test_a_part_can_be_restored(tmp_path):
+    save(tmp_path, 1)
+    found, _ = restore(tmp_path, {"parameters": abstract(state().parameters)})
+    np.testing.assert_array_equal(found["parameters"]["bias"], [0, 1, 2])
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CheckpointError, match="file"):
+        Checkpoints(tmp_path / "file" / "inside", 3)
+
+
+def test_flat_names_follow_the_path():
+    assert set(flatten(state())) >= {"step", "parameters.blocks.0.kernel", "parameters.bias", "optimizer.0"}
