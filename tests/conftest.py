@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
 # Before JAX is imported anywhere.
@@ -10,12 +11,14 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "2"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
+from beartype.roar import BeartypeDecorHintPep585DeprecationWarning
 from jaxtyping import install_import_hook
 
 from hayakuchi.runtime import set_up_jax
 
 # Annotations such as Float[Array, "B T D"] are checked at run time, under pytest only, where arrays are handled.
 ARRAY_MODULES = ["hayakuchi.models", "hayakuchi.train.ctrl_task", "hayakuchi.infer.sampling"]
+warnings.filterwarnings("ignore", category=BeartypeDecorHintPep585DeprecationWarning)  # the hints are Flax's
 install_import_hook(ARRAY_MODULES, "beartype.beartype")
 
 sys.path.insert(0, str(Path(__file__).parent))

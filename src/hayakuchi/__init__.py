@@ -1,0 +1,1 @@
+"""Hayakuchi (早口): Japanese text and speech models from scratch, fast."""

@@ -1,14 +1,17 @@
 """The command line: verb -> function. Imports are inside the verbs, so that each starts as fast as it can."""
 
-import json
+import dataclasses
+import difflib
+import json as json_module
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from tyro.conf import FlagConversionOff, OmitArgPrefixes, Positional, UseAppendAction, arg
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
 from hayakuchi.config import CtrlConfig, CtrlRecipe, OptimizerConfig, Precision, TextDataConfig, TrainConfig
 from hayakuchi.errors import UserError
@@ -16,7 +19,7 @@ from hayakuchi.recipes import RECIPES, find_recipe
 from hayakuchi.runtime import set_up_jax, set_up_logging
 
 Json = Annotated[Path | None, arg(metavar="PATH")]
-PLANNED = ("speak", "convert", "plan", "bench", "inspect", "import", "serve", "launch")
+_STDIN_LIMIT_BYTES = 64 << 20
 
 
 def demo(*, out: Path = Path("demo"), minutes: float = 5.0, json: Json = None) -> None:
@@ -32,7 +35,8 @@ def demo(*, out: Path = Path("demo"), minutes: float = 5.0, json: Json = None) -
     set_up_jax()
     from hayakuchi.demo import run_demo  # noqa: PLC0415
 
-    _write(json, run_demo(out, minutes))
+    result = run_demo(out, minutes)
+    _finish(json, result, "")
 
 
 def prepare_text(
@@ -53,7 +57,7 @@ def prepare_text(
 ) -> None:
     """Corpora -> tokenizer, token shards and report.json.
 
-    Example: hayakuchi prepare text data/aozora --source aozora:aozora.tar.xz --source jsonl:wiki.jsonl.xz,code=wikipedia
+    Example: hayakuchi prepare text data/aozora --source aozora:aozora.tar.xz --source jsonl:wiki.jsonl.xz
 
     Args:
       out: data set directory to make; must not exist.
@@ -72,9 +76,9 @@ def prepare_text(
     """
     del engine  # one value so far
     from hayakuchi.corpora.sources import parse_source  # noqa: PLC0415
-    from hayakuchi.data.prepare_text import PrepareOptions, prepare_text  # noqa: PLC0415
+    from hayakuchi.data import prepare_text as preparation  # noqa: PLC0415
 
-    options = PrepareOptions(
+    options = preparation.PrepareOptions(
         vocabulary_size=vocab_size,
         tokenizer=tokenizer,
         workers=workers,
@@ -84,19 +88,13 @@ def prepare_text(
         subcodes=tuple(filter(None, subcodes.split(","))),
         minimum_characters=minimum_characters,
     )
-    report = prepare_text(out, [parse_source(spec) for spec in source], options)
-    if json is None:
-        from hayakuchi.data.prepare_text import summary  # noqa: PLC0415
-
-        print(summary(report))
-    _write(json, report)
+    report = preparation.prepare_text(out, [parse_source(spec) for spec in source], options)
+    _finish(json, report, preparation.summary(report))
 
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """Trains RECIPE on a data set; run again with the same RUN it goes on where it stopped.
-
-    Example: hayakuchi train ctrl-small runs/first --data data/aozora --steps 20000 --precision bfloat16
+    """Arguments of `train` behind RECIPE.
 
     Attributes:
       run: run directory, made if missing.
@@ -110,38 +108,295 @@ class TrainArguments:
 
     run: Positional[Path]
     data: Path
-    model: OmitArgPrefixes[CtrlConfig]
-    optimizer: OmitArgPrefixes[OptimizerConfig]
-    text: OmitArgPrefixes[TextDataConfig]
-    train: OmitArgPrefixes[TrainConfig]
+    model: CtrlConfig
+    optimizer: OptimizerConfig
+    text: TextDataConfig
+    train: TrainConfig
     json: Json = None
+
+
+TRAIN_DESCRIPTION = f"""Trains RECIPE on a data set; run again with the same RUN it goes on where it stopped.
+
+RECIPE comes first: {", ".join(RECIPES)}, or a .json file. It gives the defaults of the options below.
+
+Example: hayakuchi train ctrl-small runs/first --data data/aozora --steps 20000 --precision bfloat16"""
 
 
 def train(arguments: Sequence[str]) -> None:
     """`train RECIPE RUN ...`: the recipe gives the defaults of all other options."""
-    name = next(iter(arguments), "--help")
-    recipe = RECIPES["ctrl-small"] if name.startswith("-") else find_recipe(name)
-    parsed = tyro.cli(
-        OmitArgPrefixes[TrainArguments],
-        prog="hayakuchi train RECIPE",
-        description=f"{TrainArguments.__doc__}\nRECIPE is one of {', '.join(RECIPES)}, or a .json file.",
-        args=arguments if name.startswith("-") else arguments[1:],
-        default=TrainArguments(
-            tyro.MISSING, tyro.MISSING, recipe.model, recipe.optimizer, recipe.data, recipe.train
-        ),
-    )
-    if name.startswith("-"):
+    name = next((word for word in arguments if not word.startswith("-")), "")
+    asks_help = any(word in ("-h", "--help") for word in arguments)
+    if not asks_help and (not name or arguments[0] != name):
         raise UserError(f"train: RECIPE must come first; known are {', '.join(RECIPES)}")
+    recipe = find_recipe(name) if name else RECIPES["ctrl-small"]
+    parsed = tyro.cli(
+        TrainArguments,
+        prog=f"hayakuchi train {name or 'RECIPE'}",
+        description=TRAIN_DESCRIPTION,
+        args=["--help"] if asks_help else arguments[1:],
+        default=TrainArguments(tyro.MISSING, tyro.MISSING, recipe.model, recipe.optimizer, recipe.data, recipe.train),
+        config=(OmitArgPrefixes,),
+    )
     set_up_jax()
     from hayakuchi.train.train_ctrl import train_ctrl  # noqa: PLC0415
 
     chosen = CtrlRecipe(recipe.name, "ctrl", parsed.model, parsed.optimizer, parsed.text, parsed.train)
     result = train_ctrl(chosen, parsed.run, parsed.data)
-    if parsed.json is None:
-        ending = f" (stopped by {result['stopped_by']}; the same command goes on)" if result["stopped_by"] else ""
-        losses = ", ".join(f"{key.replace('_', ' ')} {result[key]:.4f}" for key in ("loss", "held_out_loss") if key in result)
-        print(
-            f"{result['run']}: step {result['steps']}, {losses}, {result['tokens_per_second']:,.0f} tokens/s, "
-            f"data wait {100 * result['data_wait_share']:.2f}%{ending}"
-        )
-    _write(parsed.json, result)
+    losses = "".join(
+        f", {key.replace('_', ' ')} {result[key]:.4f}" for key in ("loss", "held_out_loss") if key in result
+    )
+    ending = f" (stopped by {result['stopped_by']}; the same command goes on)" if result["stopped_by"] else ""
+    _finish(
+        parsed.json,
+        result,
+        f"{result['run']}: step {result['steps']}{losses}, {result['tokens_per_second']:,.0f} tokens/s, "
+        f"data wait {100 * result['data_wait_share']:.2f}%{ending}",
+    )
+
+
+def generate(
+    run: Positional[Path],
+    prompt: Positional[str] = "",
+    /,
+    *,
+    code: str = "",
+    max_tokens: int = 256,
+    temperature: float = 0.8,
+    top_k: int = 0,
+    top_p: float = 0.95,
+    penalty: float = 1.2,
+    penalty_mode: Literal["paper", "hf", "shift_invariant"] = "shift_invariant",
+    ban_ngram: int = 0,
+    stop: UseAppendAction[tuple[str, ...]] = (),
+    n: int = 1,
+    seed: int = 0,
+    precision: Precision = "float32",
+    json: Json = None,
+) -> None:
+    """Text from a trained model, written as it comes.
+
+    Example: hayakuchi generate runs/first 昔、ある村に --code story --penalty 1.2 --seed 7
+
+    Args:
+      run: run directory.
+      prompt: text to go on from.
+      code: control code; by default none (unconditional).
+      max_tokens: most tokens of a sample.
+      temperature: 0 always takes the likeliest token.
+      top_k: draw from the k likeliest tokens only; 0 turns it off.
+      top_p: draw from the fewest tokens that hold this much probability.
+      penalty: theta of penalised sampling; 1 turns it off.
+      penalty_mode: how the penalty is applied; "paper" and "hf" as published there.
+      ban_ngram: never repeat a run of this many tokens; 0 turns it off.
+      stop: end before this string; repeat for more.
+      n: samples, drawn as one batch.
+      seed: the same seed gives the same text.
+      precision: arithmetic of the model.
+      json: write the samples as JSON to this file; - for standard output, in place of the text.
+    """
+    set_up_jax()
+    from hayakuchi.infer.generate import Generation, Piece, generations, stream  # noqa: PLC0415
+    from hayakuchi.infer.run import load_run  # noqa: PLC0415
+    from hayakuchi.infer.sampling import SamplingConfig  # noqa: PLC0415
+
+    sampling = SamplingConfig(temperature, top_k, top_p, penalty, penalty_mode, ban_ngram)
+    loaded = load_run(run, precision)
+    pieces = stream(loaded, prompt, code, max_tokens=max_tokens, sampling=sampling, stop=stop, n=n, seed=seed)
+
+    def shown() -> Iterator[Piece]:
+        """The pieces as they pass, written to the terminal where there is one sample to read."""
+        for piece in pieces:
+            if n == 1 and not _to_stdout(json):
+                _say(piece.text, end="")
+            yield piece
+
+    if n == 1 and not _to_stdout(json):
+        _say(prompt, end="")
+    samples: list[Generation] = generations(shown(), n)
+    if n == 1:
+        text = ""
+    else:
+        text = "\n".join(f"--- {index + 1} ---\n{prompt}{sample.text}" for index, sample in enumerate(samples))
+    result = {
+        "prompt": prompt,
+        "code": code,
+        "seed": seed,
+        "samples": [dataclasses.asdict(sample) for sample in samples],
+    }
+    _finish(json, result, text)
+
+
+def attribute(
+    run: Positional[Path],
+    text: Positional[str],
+    /,
+    *,
+    priors: Literal["uniform", "training"] = "uniform",
+    temperature: float = 1.0,
+    json: Json = None,
+) -> None:
+    """Which control code a text most likely belongs to: p(code | text).
+
+    Example: hayakuchi attribute runs/first 拝啓　若葉の候、いかがお過ごしでしょうか。
+
+    Args:
+      run: run directory.
+      text: the text; - reads standard input.
+      priors: p(code) before the text is read: equal, or the codes' shares of the training tokens.
+      temperature: above 1 makes the answer less certain.
+      json: write the result as JSON to this file; - for standard output.
+    """
+    set_up_jax()
+    from hayakuchi.infer.attribute import attribute as attribute_text  # noqa: PLC0415
+    from hayakuchi.infer.attribute import training_shares  # noqa: PLC0415
+    from hayakuchi.infer.run import load_run  # noqa: PLC0415
+
+    loaded = load_run(run)
+    shares = training_shares(loaded) if priors == "training" else None
+    found = attribute_text(loaded, _argument_or_stdin(text), shares, temperature=temperature)
+    ranked = sorted(found.probabilities.items(), key=lambda item: -item[1])
+    _finish(json, dataclasses.asdict(found), "\n".join(f"{100 * share:6.2f}%  {name}" for name, share in ranked))
+
+
+def evaluate(
+    run: Positional[Path], /, *, data: Path, out: Path | None = None, batch: int = 32, json: Json = None
+) -> None:
+    """Loss, perplexity and bits per character and byte on the held-out documents, in all and per code.
+
+    Example: hayakuchi evaluate runs/first --data data/aozora --out report
+
+    Args:
+      run: run directory.
+      data: data set directory whose held-out split is measured.
+      out: folder for report.json and a chart.
+      batch: windows computed at once.
+      json: write the report as JSON to this file; - for standard output.
+    """
+    set_up_jax()
+    from hayakuchi.evaluate.text import evaluate_text, summary  # noqa: PLC0415
+    from hayakuchi.infer.run import load_run  # noqa: PLC0415
+
+    report = evaluate_text(load_run(run), data, batch=batch, out=out)
+    _finish(json, report, summary(report))
+
+
+def export(
+    run: Positional[Path],
+    out: Positional[Path],
+    /,
+    *,
+    format: Literal["hf"] = "hf",  # noqa: A002 - the option is called --format
+    json: Json = None,
+) -> None:
+    """A trained model in another format: hf is a directory that Hugging Face transformers loads.
+
+    Example: hayakuchi export runs/first exported --format hf
+
+    Args:
+      run: run directory.
+      out: directory to make.
+      format: hf.
+      json: write what was made as JSON to this file; - for standard output.
+    """
+    del format  # one value so far
+    set_up_jax()
+    from hayakuchi.export.hf import export_hf  # noqa: PLC0415
+    from hayakuchi.infer.run import load_run  # noqa: PLC0415
+
+    result = export_hf(load_run(run), out)
+    _finish(json, result, f"{out}: {result['parameters']:,} parameters; load it with AutoModelForCausalLM")
+
+
+VERBS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "prepare text": prepare_text,
+    "train": train,
+    "generate": generate,
+    "attribute": attribute,
+    "evaluate": evaluate,
+    "export": export,
+}
+PLANNED = ("prepare speech", "speak", "convert", "plan", "bench", "inspect", "import", "serve", "launch")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code: 0 done, 2 the user's mistake, 1 anything else."""
+    set_up_logging()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        _run(words)
+    except UserError as error:
+        return _fail(str(error), 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of our output has gone; there is no one left to tell
+        sys.stderr.close()
+        return 1
+    except (RuntimeError, OSError, MemoryError) as error:
+        # A run that failed, a full disk, no memory: one line. Everything else is our mistake and shows its traceback.
+        return _fail(str(error).strip() or type(error).__name__, 1)
+    return 0
+
+
+def _run(words: list[str]) -> None:
+    for count in (2, 1):
+        verb = " ".join(words[:count])
+        if verb in VERBS and len(words) >= count:
+            function, rest = VERBS[verb], words[count:]
+            if function is train:
+                train(rest)
+            else:
+                tyro.cli(function, prog=f"hayakuchi {verb}", args=rest)
+            return
+        if verb in PLANNED:
+            raise UserError(f"{verb}: planned, not built yet (README.md has the table of what is)")
+    if not words or words[0] in ("-h", "--help"):
+        lines = (f"  {name:14} {(function.__doc__ or '').splitlines()[0]}" for name, function in VERBS.items())
+        _say("usage: hayakuchi VERB ...\n\n" + "\n".join(lines) + "\n\nhayakuchi VERB --help tells a verb's options.")
+        return
+    if words[0] in ("-V", "--version"):
+        _say(version("hayakuchi"))
+        return
+    close = difflib.get_close_matches(" ".join(words[:2]), VERBS, 1, 0.4) or ["--help"]
+    raise UserError(f"{words[0]!r} is not a verb; did you mean `hayakuchi {close[0]}`?")
+
+
+def _finish(target: Path | None, result: dict[str, Any], text: str) -> None:
+    """Prints `text`, or the result as JSON in its place; and writes the JSON file that was asked for."""
+    encoded = json_module.dumps(result, ensure_ascii=False, indent=2)
+    if _to_stdout(target):
+        _say(encoded)
+        return
+    _say(text)
+    if target is not None:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(encoded + "\n", encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise UserError(f"--json {target}: cannot write it ({error.strerror})") from error
+
+
+def _to_stdout(target: Path | None) -> bool:
+    return target == Path("-")
+
+
+def _say(text: str, end: str = "\n") -> None:
+    """Prints at once, whatever the terminal's encoding can show."""
+    sys.stdout.buffer.write((text + end).encode("utf-8", errors="replace"))
+    sys.stdout.buffer.flush()
+
+
+def _argument_or_stdin(text: str) -> str:
+    if text != "-":
+        return text
+    return sys.stdin.buffer.read(_STDIN_LIMIT_BYTES).decode("utf-8", errors="replace")
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    sys.stderr.write(f"hayakuchi: {line}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

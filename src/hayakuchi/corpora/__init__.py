@@ -1,0 +1,1 @@
+"""Sources of text: one reader a kind of source. No JAX here."""

@@ -15,7 +15,7 @@ class Document:
     """One text of a corpus.
 
     Attributes:
-      text: the body, lines ended by "\\n"; not yet normalised.
+      text: the body, lines ended by line feeds; not yet normalised.
       origin: where it stands, for reports: "PATH", "PATH:LINE" or "ARCHIVE!MEMBER".
       code: name of its control code.
       title: title, or "" where the source has none.
@@ -56,7 +56,10 @@ class Record:
 class Reader(Protocol):
     """One source of documents (see the module's docstring)."""
 
-    code: str
+    @property
+    def code(self) -> str:
+        """Control code of the documents that have none of their own."""
+        ...
 
     def records(self) -> Iterator[Record]:
         """Streams the raw pieces.

@@ -175,6 +175,7 @@ def read_lines(files: list[Path]) -> Iterator[Record]:
     """
     empty = True
     for path in files:
+        name = whole_characters(str(path))
         with open_stream(path) as stream:
             first, number, size = 1, 0, 0
             group: list[bytes] = []
@@ -187,10 +188,10 @@ def read_lines(files: list[Path]) -> Iterator[Record]:
                 while len(line) > LINE_LIMIT_BYTES and not line.endswith(b"\n"):
                     line = stream.readline(LINE_LIMIT_BYTES + 1)
                 if size >= GROUP_BYTES:
-                    yield Record(f"{path}:{first}", b"".join(group))
+                    yield Record(f"{name}:{first}", b"".join(group))
                     first, size, group = number + 1, 0, []
             if group:
-                yield Record(f"{path}:{first}", b"".join(group))
+                yield Record(f"{name}:{first}", b"".join(group))
             empty = empty and not number
     if empty:
         raise UserError(f"{files[0]}: empty")
@@ -220,5 +221,5 @@ def parse_line(line: bytes) -> dict[str, Any] | str:
 
 
 def whole_characters(text: str) -> str:
-    r"""`text` with U+FFFD for every lone surrogate, which JSON can write ("\ud800") and UTF-8 cannot."""
+    r"""`text` with U+FFFD for lone surrogates, which JSON ("\ud800") and file names can hold, and UTF-8 cannot."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

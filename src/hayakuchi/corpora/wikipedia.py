@@ -13,7 +13,7 @@ from xml.parsers import expat
 
 from hayakuchi.corpora import wikitext
 from hayakuchi.corpora.document import Document, Dropped, Record
-from hayakuchi.corpora.jsonl import COMPRESSED, data_files, open_stream
+from hayakuchi.corpora.jsonl import COMPRESSED, data_files, open_stream, whole_characters
 from hayakuchi.errors import UserError
 
 PAGE_LIMIT_BYTES = 2 << 20  # what MediaWiki itself accepts ($wgMaxArticleSize)
@@ -129,7 +129,7 @@ class _Pages:
         if name == "page" and "".join(self._page.get("ns", ["0"])).strip() == "0":
             title = "".join(self._page.get("title", [])).strip()
             data = "".join(self._page.get("text", [])).encode()
-            self._ready.append(Record(f"{self._path}!{title}", data, title))
+            self._ready.append(Record(whole_characters(f"{self._path}!{title}"), data, title))
             self.articles += 1
             self._page = {}
 

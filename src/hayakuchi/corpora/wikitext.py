@@ -272,6 +272,8 @@ def _join_lines(text: str) -> str:
 
 
 def _tidy(line: str) -> str:
+    if not line:
+        return ""
     line = _SPACES.sub(" ", html.unescape(line))
     line = _LEFT_REF.sub("", _LEFT_BRACKETS.sub("", line))
     for _ in range(3):  # brackets in brackets, as far as people nest them

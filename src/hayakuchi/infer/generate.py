@@ -62,7 +62,13 @@ def generate(
     seed: int = 0,
 ) -> list[Generation]:
     """Continues a prompt `n` times. Arguments and errors are those of `stream`."""
-    pieces = stream(run, prompt, code, max_tokens=max_tokens, sampling=sampling, stop=stop, n=n, seed=seed)
+    return generations(
+        stream(run, prompt, code, max_tokens=max_tokens, sampling=sampling, stop=stop, n=n, seed=seed), n
+    )
+
+
+def generations(pieces: Iterable[Piece], n: int) -> list[Generation]:
+    """Sums the pieces of `n` samples up."""
     texts: list[list[str]] = [[] for _ in range(n)]
     tokens: list[list[int]] = [[] for _ in range(n)]
     reasons: list[FinishReason] = ["length"] * n

@@ -32,6 +32,7 @@ RULES: dict[str, Rule] = {
     "contract.kernel": Rule(nnx.initializers.glorot_uniform(), P(None, "fsdp")),  # [F, D]
 }
 LAYER_NORM_EPSILON = 1e-6
+_MASKED = float(np.finfo(np.float32).min)  # finite, so that a row without any allowed position stays finite
 
 
 class LayerCache(NamedTuple):
@@ -102,7 +103,7 @@ class Attention(nnx.Module):
             value = lax.dynamic_update_slice(cache.values, value.astype(cache.values.dtype), start)
             cache = LayerCache(key, value)
         scores = jnp.einsum("bthk,bshk->bhts", query, key, preferred_element_type=jnp.float32)
-        scores = jnp.where(mask[:, None], scores / math.sqrt(shape[-1]), jnp.finfo(jnp.float32).min)
+        scores = jnp.where(mask[:, None], scores / math.sqrt(shape[-1]), _MASKED)
         weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
         mixed = jnp.einsum("bhts,bshk->bthk", weights, value, preferred_element_type=jnp.float32)
         return self.output(mixed.astype(x.dtype).reshape(batch * new, width)), cache
@@ -137,7 +138,7 @@ class Block(nnx.Module):
         return x + ops.dropout(expanded, self.dropout, feed_forward_key), cache
 
 
-def _unstack(stacked: Block, layers: int) -> nnx.List:
+def _unstack(stacked: Block, layers: int) -> Any:
     """The blocks of a stacked one, each with parameters of its own."""
     graph, state = nnx.split(stacked)
     return nnx.List([nnx.merge(graph, jax.tree.map(lambda x, i=i: x[i], state)) for i in range(layers)])
@@ -245,7 +246,8 @@ class Ctrl(nnx.Module):
 
             def body(x: Array, layer: tuple[Any, Any, Any]) -> tuple[Array, Any]:
                 state, key, cache = layer
-                return nnx.merge(graph, state)(x, mask, key, self.dtype, cache, filled)
+                block: Block = nnx.merge(graph, state)
+                return block(x, mask, key, self.dtype, cache, filled)
 
             x, caches = lax.scan(body, x, (state, keys, caches))
         else:
@@ -256,4 +258,5 @@ class Ctrl(nnx.Module):
                 x, cache = block(x, mask, block_key, self.dtype, cache, filled)
                 updated.append(cache)
             caches = updated
-        return self.norm(x).astype(self.dtype), caches
+        hidden: Float[Array, "N D"] = self.norm(x).astype(self.dtype)
+        return hidden, caches

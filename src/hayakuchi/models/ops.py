@@ -145,7 +145,7 @@ def _weighted_loss_forward(
 ) -> tuple[Array, tuple[Array, Array, Array]]:
     table = embedding.astype(x.dtype)
 
-    def piece(sums: tuple[Array, Array, Array], inputs: tuple[Array, Array, Array]) -> tuple[tuple[Array, ...], Array]:
+    def piece(sums: tuple[Array, Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array, Array], Array]:
         loss, grad_table, grad_bias = sums
         x_nd, labels_n, weights_n = inputs
         scores = logits(x_nd, table, bias)

@@ -63,7 +63,8 @@ class Checkpoints:
 
     def latest_step(self) -> int | None:
         """Number of the newest listed checkpoint."""
-        return self._manager.latest_step()
+        step: int | None = self._manager.latest_step()
+        return step
 
     def preempted(self, step: int) -> bool:
         """Whether the platform announced to all processes that this machine will be taken."""

@@ -81,7 +81,8 @@ class CtrlTask:
         batch, labels, weights = inputs
         model = nnx.merge(self.graph, parameters)
         hidden = model.hidden(batch.tokens, batch.segments, batch.positions, key)
-        return model.loss(hidden, labels, weights)
+        loss: Float[Array, ""] = model.loss(hidden, labels, weights)
+        return loss
 
     def _accumulate(
         self, parameters: Any, inputs: tuple[Batch, Array, Array], key: Key[Array, ""]
