@@ -1,5 +1,7 @@
 """A tiny CTRL of random parameters with a tokenizer that needs no training."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +24,7 @@ LEARNT = [
 
 
 class TinyTokenizer(Tokenizer):
-    """Single characters of `LEARNT`, the line feed and the space; all else as bytes."""
+    """The pieces of `LEARNT`, the longest first, the line feed and the space; all else as bytes."""
 
     def __init__(self):
         self.vocabulary_size = FIRST_LEARNT_ID + len(LEARNT)
@@ -32,13 +34,13 @@ class TinyTokenizer(Tokenizer):
 
     def encode(self, text):
         ids = []
-        for character in text:
-            if character in LEARNT:
-                ids.append(FIRST_LEARNT_ID + LEARNT.index(character))
-            elif character in "\n ":
-                ids.append(FIRST_BYTE_ID - 2 + "\n ".index(character))
+        for part in re.findall("|".join([*sorted(LEARNT, key=len, reverse=True), "."]), text, re.DOTALL):
+            if part in LEARNT:
+                ids.append(FIRST_LEARNT_ID + LEARNT.index(part))
+            elif part in "\n ":
+                ids.append(FIRST_BYTE_ID - 2 + "\n ".index(part))
             else:
-                ids.extend(FIRST_BYTE_ID + byte for byte in character.encode())
+                ids.extend(FIRST_BYTE_ID + byte for byte in part.encode())
         return np.array(ids, np.int32)
 
 

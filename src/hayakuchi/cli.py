@@ -1,14 +1,18 @@
 """The command line: verb -> function. Imports are inside the verbs, so that each starts as fast as it can."""
 
+import contextlib
 import dataclasses
 import difflib
+import functools
+import io
 import json as json_module
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
@@ -19,6 +23,9 @@ from hayakuchi.recipes import RECIPES, find_recipe
 from hayakuchi.runtime import set_up_jax, set_up_logging
 
 Json = Annotated[Path | None, arg(metavar="PATH")]
+Run = Positional[Annotated[Path, arg(metavar="RUN")]]
+Out = Positional[Annotated[Path, arg(metavar="OUT")]]
+ResultT = TypeVar("ResultT")
 _STDIN_LIMIT_BYTES = 64 << 20
 
 
@@ -40,7 +47,7 @@ def demo(*, out: Path = Path("demo"), minutes: float = 5.0, json: Json = None) -
 
 
 def prepare_text(
-    out: Positional[Path],
+    out: Out,
     /,
     *,
     source: UseAppendAction[tuple[str, ...]],
@@ -106,7 +113,7 @@ class TrainArguments:
       json: write the summary as JSON to this file; - for standard output.
     """
 
-    run: Positional[Path]
+    run: Run
     data: Path
     model: CtrlConfig
     optimizer: OptimizerConfig
@@ -129,11 +136,11 @@ def train(arguments: Sequence[str]) -> None:
     if not asks_help and (not name or arguments[0] != name):
         raise UserError(f"train: RECIPE must come first; known are {', '.join(RECIPES)}")
     recipe = find_recipe(name) if name else RECIPES["ctrl-small"]
-    parsed = tyro.cli(
+    parsed = _parse(
         TrainArguments,
-        prog=f"hayakuchi train {name or 'RECIPE'}",
+        f"hayakuchi train {name or 'RECIPE'}",
+        ["--help"] if asks_help else arguments[1:],
         description=TRAIN_DESCRIPTION,
-        args=["--help"] if asks_help else arguments[1:],
         default=TrainArguments(tyro.MISSING, tyro.MISSING, recipe.model, recipe.optimizer, recipe.data, recipe.train),
         config=(OmitArgPrefixes,),
     )
@@ -155,8 +162,8 @@ def train(arguments: Sequence[str]) -> None:
 
 
 def generate(
-    run: Positional[Path],
-    prompt: Positional[str] = "",
+    run: Run,
+    prompt: Positional[Annotated[str, arg(metavar="PROMPT")]] = "",
     /,
     *,
     code: str = "",
@@ -227,8 +234,8 @@ def generate(
 
 
 def attribute(
-    run: Positional[Path],
-    text: Positional[str],
+    run: Run,
+    text: Positional[Annotated[str, arg(metavar="TEXT")]],
     /,
     *,
     priors: Literal["uniform", "training"] = "uniform",
@@ -258,9 +265,7 @@ def attribute(
     _finish(json, dataclasses.asdict(found), "\n".join(f"{100 * share:6.2f}%  {name}" for name, share in ranked))
 
 
-def evaluate(
-    run: Positional[Path], /, *, data: Path, out: Path | None = None, batch: int = 32, json: Json = None
-) -> None:
+def evaluate(run: Run, /, *, data: Path, out: Path | None = None, batch: int = 32, json: Json = None) -> None:
     """Loss, perplexity and bits per character and byte on the held-out documents, in all and per code.
 
     Example: hayakuchi evaluate runs/first --data data/aozora --out report
@@ -281,8 +286,8 @@ def evaluate(
 
 
 def export(
-    run: Positional[Path],
-    out: Positional[Path],
+    run: Run,
+    out: Out,
     /,
     *,
     format: Literal["hf"] = "hf",  # noqa: A002 - the option is called --format
@@ -346,7 +351,7 @@ def _run(words: list[str]) -> None:
             if function is train:
                 train(rest)
             else:
-                tyro.cli(function, prog=f"hayakuchi {verb}", args=rest)
+                _parse(_deferred(function), f"hayakuchi {verb}", rest)()
             return
         if verb in PLANNED:
             raise UserError(f"{verb}: planned, not built yet (README.md has the table of what is)")
@@ -359,6 +364,31 @@ def _run(words: list[str]) -> None:
         return
     close = difflib.get_close_matches(" ".join(words[:2]), VERBS, 1, 0.4) or ["--help"]
     raise UserError(f"{words[0]!r} is not a verb; did you mean `hayakuchi {close[0]}`?")
+
+
+def _deferred(verb: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """The verb with its signature, but giving a call to make in place of making it."""
+
+    @functools.wraps(verb)
+    def bind(*arguments: Any, **named: Any) -> Callable[[], None]:
+        return functools.partial(verb, *arguments, **named)
+
+    return bind
+
+
+def _parse(target: Callable[..., ResultT], prog: str, words: Sequence[str], **options: Any) -> ResultT:
+    """Parses a command line; what tyro says of a mistake, in a box of many lines, becomes one."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parsed: ResultT = tyro.cli(target, prog=prog, args=words, **options)
+            return parsed
+    except SystemExit as ending:
+        if ending.code == 0:  # --help
+            raise
+        lines = (line.strip("│╰╯─ ") for line in said.getvalue().splitlines() if not line.startswith("╭"))
+        reason = re.split("For full helptext|Argument helptext", " ".join(filter(None, lines)))[0]
+        raise UserError(f"{reason.strip(' .')}; `{prog} --help` tells the options") from None
 
 
 def _finish(target: Path | None, result: dict[str, Any], text: str) -> None:

@@ -1,6 +1,7 @@
 """Attribution against Bayes' rule written out with the model's plain forward pass."""
 
 import dataclasses
+import itertools
 import math
 
 import jax.numpy as jnp
@@ -55,12 +56,13 @@ def test_the_code_a_text_was_written_under_wins():
     run = tiny_text_run()
     plain = SamplingConfig(temperature=1.0, top_p=1.0, penalty=1.0)
     found = []
-    for name in NAMES:
-        for sample in generate(run, "", name, max_tokens=40, sampling=plain, n=4):
+    for name, seed in itertools.product(NAMES, range(6)):
+        for sample in generate(run, "", name, max_tokens=40, sampling=plain, n=4, seed=seed):
             # The text within the first window, where all the model saw was this code.
             text = run.tokenizer.decode(sample.tokens[:15])
             found.append(attribute(run, text).probabilities[name])
-    assert np.mean(found) > 0.7
+    assert np.mean(found) > 0.5
+    assert np.mean(np.array(found) > 1 / 3) > 0.6
 
 
 @pytest.mark.parametrize(

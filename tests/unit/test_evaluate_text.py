@@ -13,7 +13,7 @@ from flax import nnx
 
 from hayakuchi.data.shards import Counts, DatasetInfo, ShardWriter
 from hayakuchi.errors import MissingExtraError, UserError
-from hayakuchi.evaluate.text import evaluate_text
+from hayakuchi.evaluate.text import evaluate_text, summary
 from hayakuchi.models.ctrl import Ctrl
 from hayakuchi.text.codes import CodeBook
 from tiny_text_run import tiny_text_run
@@ -140,6 +140,15 @@ def test_report_and_chart(tmp_path):
     report = evaluate_text(run, data, out=tmp_path / "new" / "out")
     assert json.loads((tmp_path / "new" / "out" / "report.json").read_text(encoding="utf-8")) == report
     assert (tmp_path / "new" / "out" / "codes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_summary_has_a_line_for_every_code(tmp_path, run):
+    report = evaluate_text(run, write_data(tmp_path, run, TEXTS))
+    header, *lines = summary(report).splitlines()
+    assert header.split()[-1] == "code"
+    assert [line.split()[-1] for line in lines] == ["(all)", *report["codes"]]
+    assert {len(line.split()) for line in lines} == {len(header.split())}
+    assert f"{report['codes']['letter']['bits_per_character']:.4f}" in lines[2]
 
 
 def test_another_tokenizer_is_refused(tmp_path, run):

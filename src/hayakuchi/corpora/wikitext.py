@@ -33,7 +33,8 @@ _DROPPED_SECTION = re.compile(
     r"(?:関連|外部)リンク|References|Notes|[・、，,/／と\s]|および|及び|並びに|ならびに)++"
 )
 
-_BRACKET = re.compile(r"^[ \t:]*\{\||^[ \t]*\|\}(?!\})|\{\{|\}\}|\[\[|\]\]|\|", re.MULTILINE)
+# Of "]]]" the first belongs to a "[" inside the link.
+_BRACKET = re.compile(r"^[ \t:]*\{\||^[ \t]*\|\}(?!\})|\{\{|\}\}|\[\[|\]\](?!\](?!\]))|\|", re.MULTILINE)
 _OPENER = {"}}": "{{", "]]": "[[", "|}": "{|"}
 # Files, categories, and links to the same page in another language.
 _HIDDEN_LINK = re.compile(
@@ -265,8 +266,13 @@ def _join_lines(text: str) -> str:
         if not tidied:
             if kept and kept[-1]:
                 kept.append("")
-        elif not heading or below > level:
+        elif not heading:
             kept.append(tidied)
+            below = level
+        elif below > level:
+            if not kept[-1]:
+                kept.pop()
+            kept += [tidied, ""]
             below = level
     return "\n".join(reversed(kept)).strip("\n")
 

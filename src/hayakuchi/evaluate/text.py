@@ -69,6 +69,17 @@ def evaluate_text(run: TextRun, data: Path, *, batch: int = 32, out: Path | None
     return report
 
 
+def summary(report: dict[str, Any]) -> str:
+    """What `evaluate_text` returned as a table of text."""
+    lines = [" bits/char  bits/byte  perplexity  nats/token  documents      tokens  code"]
+    for name, figures in {"(all)": report, **report["codes"]}.items():
+        lines.append(
+            f"{figures['bits_per_character']:10.4f} {figures['bits_per_byte']:10.4f} {figures['perplexity']:11.2f} "
+            f"{figures['loss']:11.4f} {figures['documents']:10,} {figures['tokens']:11,}  {name or '(none)'}"
+        )
+    return "\n".join(lines)
+
+
 def _heldout(run: TextRun, data: Path) -> TokenShards:
     """The held-out documents, their codes in the slots of the run: data sets may number the same names otherwise."""
     info = DatasetInfo.load(data / "dataset.json")

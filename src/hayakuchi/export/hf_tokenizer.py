@@ -1,9 +1,12 @@
 """Our tokenizer as a `tokenizer.json` of the `tokenizers` library, with the same ids for every text.
 
 The library's Unigram model differs from SentencePiece in that any entry of the vocabulary matches in a text: "<0x41>"
-or "<eos>" written out would become the byte or the end of the document, and a "▁" a space. So in every learnt piece,
-and in the text, a stand-in that no text holds takes the place of "<", and a character that has no piece of its own is
-written as its bytes ("<0xE2><0x96><0x81>") where it would be mistaken for another.
+or "<eos>" written out would become the byte or the end of the document, and a "▁" a space. So "<" has a stand-in, in
+the learnt pieces and in the text; and what would be taken for another character is rewritten to its bytes
+("<0xE2><0x96><0x81>"), which then do match.
+
+The ids are equal because both libraries look for the best sum of scores in the same way. They add in float32 and in
+float64; `text.tokenizer` sees to it that both sums are exact.
 """
 
 from typing import Any

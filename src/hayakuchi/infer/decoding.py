@@ -23,8 +23,9 @@ from hayakuchi.infer.sampling import History, Knobs, Rules, SamplingConfig, next
 from hayakuchi.models.ctrl import Cache, Ctrl
 from hayakuchi.text.codes import CODE_SLOTS
 
-# Decoding steps between two looks of the host. More would make the stream jerk (8 steps of ctrl-small are 0.1 s on two
-# cores) and waste more work after a stop string; fewer would show the cost of a dispatch, about a millisecond.
+# Decoding steps between two looks of the host. More would make the stream jerk (8 steps of ctrl-small take 0.04 s for one
+# sample and 0.2 s for eight on two cores) and waste more work after a stop string, which only the host sees; fewer would
+# show the cost of a dispatch, about 1 ms.
 STEPS_PER_DISPATCH = 8
 
 
