@@ -255,11 +255,11 @@ def attribute(
     """
     set_up_jax()
     from hayakuchi.infer.attribute import attribute as attribute_text  # noqa: PLC0415
-    from hayakuchi.infer.attribute import training_shares  # noqa: PLC0415
+    from hayakuchi.infer.attribute import training_priors  # noqa: PLC0415
     from hayakuchi.infer.run import load_run  # noqa: PLC0415
 
     loaded = load_run(run)
-    shares = training_shares(loaded) if priors == "training" else None
+    shares = training_priors(loaded) if priors == "training" else None
     found = attribute_text(loaded, _argument_or_stdin(text), shares, temperature=temperature)
     ranked = sorted(found.probabilities.items(), key=lambda item: -item[1])
     _finish(json, dataclasses.asdict(found), "\n".join(f"{100 * share:6.2f}%  {name}" for name, share in ranked))
