@@ -129,36 +129,20 @@ RECIPE comes first: {", ".join(RECIPES)}, or a .json file. It gives the defaults
 Example: hayakuchi train ctrl-small runs/first --data data/aozora --steps 20000 --precision bfloat16"""
 
 
-def train(arguments: Sequence[str]) -> None:
-    """`train RECIPE RUN ...`: the recipe gives the defaults of all other options."""
-    name = next((word for word in arguments if not word.startswith("-")), "")
-    asks_help = any(word in ("-h", "--help") for word in arguments)
-    if not asks_help and (not name or arguments[0] != name):
-        raise UserError(f"train: RECIPE must come first; known are {', '.join(RECIPES)}")
-    recipe = find_recipe(name) if name else RECIPES["ctrl-small"]
-    parsed = _parse(
-        TrainArguments,
-        f"hayakuchi train {name or 'RECIPE'}",
-        ["--help"] if asks_help else arguments[1:],
-        description=TRAIN_DESCRIPTION,
-        default=TrainArguments(tyro.MISSING, tyro.MISSING, recipe.model, recipe.optimizer, recipe.data, recipe.train),
-        config=(OmitArgPrefixes,),
-    )
+def train(recipe: CtrlRecipe, arguments: TrainArguments) -> None:
+    """Trains a recipe; run again with the same RUN it goes on where it stopped."""
     set_up_jax()
     from hayakuchi.train.train_ctrl import train_ctrl  # noqa: PLC0415
 
-    chosen = CtrlRecipe(recipe.name, "ctrl", parsed.model, parsed.optimizer, parsed.text, parsed.train)
-    result = train_ctrl(chosen, parsed.run, parsed.data)
-    losses = "".join(
-        f", {key.replace('_', ' ')} {result[key]:.4f}" for key in ("loss", "held_out_loss") if key in result
+    chosen = dataclasses.replace(
+        recipe, model=arguments.model, optimizer=arguments.optimizer, data=arguments.text, train=arguments.train
     )
+    result = train_ctrl(chosen, arguments.run, arguments.data)
+    losses = [f"{name.replace('_', ' ')} {result[name]:.4f}" for name in ("loss", "held_out_loss") if name in result]
     ending = f" (stopped by {result['stopped_by']}; the same command goes on)" if result["stopped_by"] else ""
-    _finish(
-        parsed.json,
-        result,
-        f"{result['run']}: step {result['steps']}{losses}, {result['tokens_per_second']:,.0f} tokens/s, "
-        f"data wait {100 * result['data_wait_share']:.2f}%{ending}",
-    )
+    speed = f"{result['tokens_per_second']:,.0f} tokens/s, data wait {100 * result['data_wait_share']:.2f}%"
+    told = ", ".join([f"step {result['steps']}", *losses, speed])
+    _finish(arguments.json, result, f"{result['run']}: {told}{ending}")
 
 
 def generate(
@@ -329,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_up_logging()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        _run(words)
+        command(words)()
     except UserError as error:
         return _fail(str(error), 2)
     except KeyboardInterrupt:
@@ -343,27 +327,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(words: list[str]) -> None:
+def command(words: Sequence[str]) -> Callable[[], None]:
+    """The call that a command line asks for; nothing is done yet.
+
+    Raises:
+      UserError: an unknown verb or option, or a bad value.
+    """
     for count in (2, 1):
-        verb = " ".join(words[:count])
-        if verb in VERBS and len(words) >= count:
-            function, rest = VERBS[verb], words[count:]
-            if function is train:
-                train(rest)
-            else:
-                _parse(_deferred(function), f"hayakuchi {verb}", rest)()
-            return
+        verb, rest = " ".join(words[:count]), words[count:]
         if verb in PLANNED:
             raise UserError(f"{verb}: planned, not built yet (README.md has the table of what is)")
+        if verb == "train":
+            return _train_command(rest)
+        if verb in VERBS:
+            return _parse(_deferred(VERBS[verb]), f"hayakuchi {verb}", rest)
     if not words or words[0] in ("-h", "--help"):
-        lines = (f"  {name:14} {(function.__doc__ or '').splitlines()[0]}" for name, function in VERBS.items())
-        _say("usage: hayakuchi VERB ...\n\n" + "\n".join(lines) + "\n\nhayakuchi VERB --help tells a verb's options.")
-        return
+        return _usage
     if words[0] in ("-V", "--version"):
-        _say(version("hayakuchi"))
-        return
+        return lambda: _say(version("hayakuchi"))
     close = difflib.get_close_matches(" ".join(words[:2]), VERBS, 1, 0.4) or ["--help"]
     raise UserError(f"{words[0]!r} is not a verb; did you mean `hayakuchi {close[0]}`?")
+
+
+def _train_command(words: Sequence[str]) -> Callable[[], None]:
+    """`train RECIPE RUN ...`: the recipe gives the defaults of all other options."""
+    name = next((word for word in words if not word.startswith("-")), "")
+    asks_help = "-h" in words or "--help" in words
+    if not asks_help and (not name or words[0] != name):
+        raise UserError(f"train: RECIPE must come first; known are {', '.join(RECIPES)}")
+    recipe = find_recipe(name) if name else RECIPES["ctrl-small"]
+    arguments = _parse(
+        TrainArguments,
+        f"hayakuchi train {name or 'RECIPE'}",
+        ["--help"] if asks_help else words[1:],
+        description=TRAIN_DESCRIPTION,
+        default=TrainArguments(tyro.MISSING, tyro.MISSING, recipe.model, recipe.optimizer, recipe.data, recipe.train),
+        config=(OmitArgPrefixes,),
+    )
+    return functools.partial(train, recipe, arguments)
+
+
+def _usage() -> None:
+    lines = (f"  {name:14} {(function.__doc__ or '').splitlines()[0]}" for name, function in VERBS.items())
+    _say("usage: hayakuchi VERB ...\n\n" + "\n".join(lines) + "\n\n`hayakuchi VERB --help` tells a verb's options.")
 
 
 def _deferred(verb: Callable[..., None]) -> Callable[..., Callable[[], None]]:

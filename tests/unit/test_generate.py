@@ -86,18 +86,19 @@ def compiles():
 
 
 def test_one_compile_for_each_bucket_and_number_of_samples(compiles):
-    run = tiny_text_run()
+    run = tiny_text_run(length=32)
 
     def ask(prompt, n, **options):
         before = len(compiles)
-        generate(run, prompt, "story", max_tokens=9, sampling=SamplingConfig(**options), n=n)
+        generate(run, prompt, "story", max_tokens=33, sampling=SamplingConfig(**options), n=n)
         return len(compiles) - before
 
     assert ask("日月火", 2) > 0
     # Another prompt of the bucket, other numbers.
     assert ask("日月", 2, temperature=0.3, top_k=5, top_p=0.5, penalty=1.7) == 0
-    assert ask("水", 2) == 1
-    assert ask("日月火", 2) == 0
+    # Only reading the prompt.
+    assert ask("水" * 20, 2) == 1
+    assert ask("火" * 30, 2) == 0
 
 
 def test_samples_depend_on_seed_and_row_only():

@@ -61,16 +61,14 @@ def test_joined_and_cut_off_files(tmp_path, compress):
         assert "\n" not in str(caught.value)
 
 
-@COMPRESSORS
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, zstd])
 def test_damage_is_an_error(tmp_path, compress):
-    if compress is bytes:
-        pytest.skip("damage of what is not compressed is damage of a line")
     good = compress(lines(*({"text": "あ" * n} for n in range(300))))
     middle = len(good) // 2
     path = written(
         tmp_path, good[:middle] + bytes(255 - byte for byte in good[middle : middle + 40]) + good[middle + 40 :]
     )
-    with pytest.raises(UserError, match="data.jsonl"):
+    with pytest.raises(UserError, match=r"data\.jsonl"):
         results(JsonlReader(path))
 
 
@@ -104,6 +102,7 @@ def test_all_keys_and_a_folder_in_order(tmp_path):
         (b"{}", "no text", ""),
         (b'{"content": "a", "id": 1}', "no text", "content, id"),
         (b'{"text": null}', "no text", "text"),
+        (rb'{"\ud800": "a"}', "no text", "\ufffd"),
         (b'{"text": ["a"]}', "not a string", "text is of type list"),
         (b'{"text": "a", "title": 7}', "not a string", "title is of type int"),
         (b'{"text": "a", "author": ["b"]}', "not a string", "author"),
@@ -209,7 +208,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 def test_zstd_bomb_is_read_in_small_steps(tmp_path):
     zstandard = pytest.importorskip("zstandard")
-    path = written(tmp_path, zstandard.compress(bytes(300 << 20), 1), "data.jsonl.zst")
+    path = written(tmp_path, zstandard.compress(bytes(200 << 20)), "data.jsonl.zst")
     assert path.stat().st_size < 100_000
     with jsonl.open_stream(path) as stream:
         tracemalloc.start()
@@ -219,7 +218,7 @@ def test_zstd_bomb_is_read_in_small_steps(tmp_path):
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-    assert peak < 200 << 20
+    assert peak < 80 << 20
 
 
 @pytest.mark.skipif(not WIKIPEDIA.exists(), reason="the shared corpora are not here")

@@ -11,7 +11,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from helpers import LENGTH, VOCABULARY, random_dataset, tiny_recipe
 
 from hayakuchi.config import CtrlRecipe
 from hayakuchi.data.batches import TextBatches
@@ -23,6 +22,7 @@ from hayakuchi.train.checkpoint import CheckpointError, Checkpoints, flatten
 from hayakuchi.train.ctrl_task import CtrlTask
 from hayakuchi.train.metrics import NonFiniteLossError
 from hayakuchi.train.train_ctrl import train_ctrl
+from helpers import LENGTH, VOCABULARY, random_dataset, tiny_recipe
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ GROUP_BYTES = 256 << 10  # small lines travel to the worker processes together
 COMPRESSED = r"(\.(gz|bz2|xz|zst))?"  # end of a pattern for `data_files`
 
 _FILE_NAME = re.compile(r".*\.(jsonl|ndjson|json)" + COMPRESSED, re.IGNORECASE)
-# 4 KiB of zstd are at most 128 MiB of data, so that not even a crafted file fills the memory.
-_ZSTD_STEP_BYTES = 4 << 10
+# 1 KiB of zstd is at most 32 MiB of data, so that not even a crafted file fills the memory.
+_ZSTD_STEP_BYTES = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class JsonlReader:
         # `null` says the same as a missing key.
         given = {key: value for key in ("text", "code", "title", "author") if (value := values.get(key)) is not None}
         if "text" not in given:
-            return Dropped(origin, "no text", f"its keys are {', '.join(list(values)[:10])}"[:200])
+            keys = whole_characters(", ".join(list(values)[:10]))
+            return Dropped(origin, "no text", f"its keys are {keys[:200]}")
         for key, value in given.items():
             if not isinstance(value, str):
                 return Dropped(origin, "not a string", f"{key} is of type {type(value).__name__}")

@@ -2,8 +2,8 @@
 
 Alphabet: B rows (samples), T positions of a padded prompt, L positions of the window, C room of the history.
 
-What is compiled depends on shapes only: reading the prompt on its bucket (a power of two, at most L), everything on the
-number of rows and the history's room (L, or the power of two that holds prompt and continuation). Another prompt, seed,
+What is compiled depends on shapes only: reading the prompt on its bucket (a power of two from 16 to L), everything on the
+number of rows and the history's room (2 L, or the power of two that holds prompt and continuation). Another prompt, seed,
 temperature, top-k, top-p or theta compiles nothing.
 """
 
@@ -27,6 +27,7 @@ from hayakuchi.text.codes import CODE_SLOTS
 # sample and 0.2 s for eight on two cores) and waste more work after a stop string, which only the host sees; fewer would
 # show the cost of a dispatch, about 1 ms.
 STEPS_PER_DISPATCH = 8
+SMALLEST_BUCKET = 16
 
 
 def decoded_blocks(
@@ -87,8 +88,9 @@ def _dispatched(
     graph, parameters = nnx.split(run.model)
     knobs = sampling.knobs
     length = run.model.config.length
-    room = max(length, _power_of_two(len(ids) + max_tokens))
-    prompt = np.full((1, min(length, _power_of_two(len(ids)))), tokenizer.pad_id, np.int32)
+    room = max(2 * length, _power_of_two(len(ids) + max_tokens))
+    bucket = min(length, max(SMALLEST_BUCKET, _power_of_two(len(ids))))
+    prompt = np.full((1, bucket), tokenizer.pad_id, np.int32)
     prompt[0, : len(ids)] = ids
     state = _start(graph, parameters, prompt, np.int32(len(ids)), np.uint32(seed), rows=rows, room=room)
     cached = len(ids) - 1
