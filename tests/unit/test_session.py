@@ -228,7 +228,7 @@ def test_another_data_set_is_refused(tmp_path, data):
 def test_a_folder_with_something_else_is_refused(tmp_path, data):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("important")
-    with pytest.raises(UserError, match="not a run directory"):
+    with pytest.raises(UserError, match="something else"):
         train_ctrl(tiny_recipe(), tmp_path / "run", data)
 
 

@@ -2,9 +2,9 @@
 
 Alphabet: B rows (samples), T positions of a padded prompt, L positions of the window, C room of the history.
 
-What is compiled depends on shapes only: reading the prompt on its bucket (a power of two from 16 to L), everything on the
-number of rows and the history's room (2 L, or the power of two that holds prompt and continuation). Another prompt, seed,
-temperature, top-k, top-p or theta compiles nothing.
+What is compiled depends on shapes only: reading the prompt on its bucket (a power of two from 16 to L), everything on
+the number of rows and the history's room (2 L, or the power of two that holds prompt and continuation). Another prompt,
+seed, temperature, top-k, top-p or theta compiles nothing.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ from hayakuchi.infer.sampling import History, Knobs, Rules, SamplingConfig, next
 from hayakuchi.models.ctrl import Cache, Ctrl
 from hayakuchi.text.codes import CODE_SLOTS
 
-# Decoding steps between two looks of the host. More would make the stream jerk (8 steps of ctrl-small take 0.04 s for one
-# sample and 0.2 s for eight on two cores) and waste more work after a stop string, which only the host sees; fewer would
-# show the cost of a dispatch, about 1 ms.
+# Decoding steps between two looks of the host. More would make the stream jerk (8 steps of ctrl-small take 0.04 s for
+# one sample and 0.2 s for eight on two cores) and waste more work after a stop string, which only the host sees; fewer
+# would show the cost of a dispatch, about 1 ms.
 STEPS_PER_DISPATCH = 8
 SMALLEST_BUCKET = 16
 

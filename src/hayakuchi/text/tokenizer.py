@@ -17,10 +17,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import sentencepiece
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from sentencepiece import sentencepiece_model_pb2
 
@@ -88,9 +89,10 @@ class Tokenizer:
         self.model = model
         self.sha256 = hashlib.sha256(model).hexdigest()
         try:
+            _read_proto(model)  # SentencePiece itself prints lines of its own about a file that is no model
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             special = tuple(self._processor.id_to_piece(list(range(FIRST_LEARNT_ID))))
-        except (RuntimeError, ValueError, IndexError) as error:
+        except (RuntimeError, ValueError, IndexError, DecodeError) as error:
             raise UserError(f"{where}: not a tokenizer; `hayakuchi prepare text` trains one") from error
         if special != (*SPECIAL_PIECES, *(f"<0x{byte:02X}>" for byte in range(256))):
             raise UserError(f"{where}: a SentencePiece model that Hayakuchi did not train; its special pieces differ")
@@ -299,6 +301,15 @@ def _train(corpus: Corpus, vocabulary_size: int | None, threads: int) -> bytes:
     return _exact_scores(model.getvalue())
 
 
+def _read_proto(model: bytes) -> Any:
+    """The model file as a protocol buffer; raises DecodeError or ValueError if it is none."""
+    # protobuf makes the class when it is imported.
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+    if not proto.pieces:
+        raise ValueError("no pieces")
+    return proto
+
+
 def _exact_scores(model: bytes) -> bytes:
     """Rounds the scores of a model to 64ths.
 
@@ -306,8 +317,7 @@ def _exact_scores(model: bytes) -> bytes:
     a text (いい い, い いい) then tie both in SentencePiece, which adds in float32, and in the `tokenizers` library,
     which adds in float64, and both take the same one. As trained, rounding would decide, differently in each.
     """
-    # protobuf makes the class when it is imported.
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+    proto = _read_proto(model)
     for piece in proto.pieces:
         piece.score = round(64 * piece.score) / 64
     exact: bytes = proto.SerializeToString()

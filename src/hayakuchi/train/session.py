@@ -79,8 +79,8 @@ def _open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
         for name, content in files.items():
             if not (run / name).exists() or (run / name).read_bytes() != content:
                 raise UserError(f"{run / name}: the run was started on another data set; use its --data, or a new RUN")
-    elif run.exists() and any(run.iterdir()):
-        raise UserError(f"{run}: not empty and not a run directory (no {RECIPE_FILE}); choose another RUN")
+    elif run.exists() and not (run.is_dir() and not any(run.iterdir())):
+        raise UserError(f"{run}: holds something else than a run (no {RECIPE_FILE}); choose another RUN")
     try:
         run.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
