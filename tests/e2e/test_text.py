@@ -14,23 +14,6 @@ TINY = [
     *("--layers", "1", "--width", "32", "--heads", "2", "--feed-forward", "64", "--length", "32"),
     *("--batch", "4", "--steps", "4", "--log-every", "1"),
 ]
-    "--layers",
-    "1",
-    "--width",
-    "32",
-    "--heads",
-    "2",
-    "--feed-forward",
-    "64",
-    "--length",
-    "32",
-    "--batch",
-    "4",
-    "--steps",
-    "4",
-    "--log-every",
-    "1",
-]
 
 
 def hayakuchi(*words):
