@@ -38,8 +38,8 @@ def test_help_has_an_example_that_is_taken(verb, capsys):
     with pytest.raises(SystemExit) as ending:
         cli.command([*verb.split(), "--help"])
     assert ending.value.code == 0
-    told = " ".join(capsys.readouterr().out.split())
-    example = re.search(r"Example: hayakuchi (.*?) ╭", told)
+    told = capsys.readouterr().out
+    example = re.search(r"Example: hayakuchi (.*?)\n\s*\n", told, re.DOTALL)
     assert example, told
     cli.command(shlex.split(example[1]))
 

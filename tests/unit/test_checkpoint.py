@@ -58,6 +58,7 @@ def test_only_the_newest_are_kept(tmp_path):
 
 @pytest.mark.parametrize("damage", ["truncate", "marker"])
 def test_a_damaged_newest_one_is_told_and_the_one_before_used(tmp_path, caplog, damage):
+    """R5."""
     save(tmp_path, 1, 2)
     if damage == "marker":
         for path in (tmp_path / "2").rglob("*METADATA*"):
@@ -101,6 +102,7 @@ def test_another_dtype_is_refused_not_cast(tmp_path):
 
 
 def test_restores_onto_another_layout(tmp_path):
+    """R4, on two devices."""
     save(tmp_path, 1)
     mesh = make_mesh("data=1,fsdp=2")
     layout = NamedSharding(mesh, P("fsdp"))

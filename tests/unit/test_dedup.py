@@ -23,6 +23,7 @@ SHORT = "雨が上がったので、弟と二人で川の水かさを見に行�
 
 
 def test_one_word_differs():
+    """T9."""
     deduplicator = Deduplicator()
     assert deduplicator.seen(FERRY) is None
     assert deduplicator.seen(FERRY_ONE_WORD) == "near-duplicate"

@@ -123,6 +123,7 @@ def assert_same(ours, theirs, text):
 
 
 def test_the_reloaded_tokenizer_gives_the_same_ids(tokenizer, reloaded):
+    """T4."""
     assert len(reloaded) == tokenizer.vocabulary_size
     for text in ["", *NASTY, *SENTENCES]:
         assert_same(tokenizer, reloaded, text)

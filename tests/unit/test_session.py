@@ -247,6 +247,7 @@ def test_missing_data_is_named(tmp_path):
 
 
 def test_nan_stops_the_run_and_is_never_saved(tmp_path, data, monkeypatch):
+    """R13."""
     plain = CtrlTask.step
 
     def poisoned(self, state, batch, key):

@@ -84,11 +84,13 @@ def test_every_normalised_text_comes_back(tokenizer, text, policy):
     "text", ["　a  b\n…㈱㍻①ﾊﾟ\t終", *EMOJI, *HARD_TEXTS, "0" * 50, "あ" * 200_000, "▁" * 3, "猫▁ は"]
 )
 def test_hard_texts_come_back_byte_for_byte(tokenizer, text):
+    """T1, T3."""
     assert tokenizer.decode(tokenizer.encode(text)).encode() == text.encode()
 
 
 @pytest.mark.parametrize("text", [*EMOJI, "𠮟られた👨‍👩‍👧と葛󠄀城へ…①\n", "鼈甲"])
 def test_a_stream_never_shows_a_broken_character(tokenizer, text):
+    """T3."""
     shown = stream(tokenizer, tokenizer.encode(text))
     assert "\ufffd" not in "".join(shown)
     assert "".join(shown) == text
@@ -175,6 +177,7 @@ def test_training_is_deterministic_and_streams(trained, tmp_path):
 
 
 def test_a_line_of_1500_kanji_is_learnt(tmp_path):
+    """T2."""
     # Only this line holds 麒麟鳳凰 (often) and 鱻 (once); SentencePiece would pass over a line this long.
     line = "".join(chr(0x4E00 + i * 7 % 90) + ("麒麟鳳凰" if i % 5 == 0 else "") for i in range(900))[:1_499] + "鱻"
     report = train_tokenizer([*SENTENCES, line], [line], tmp_path / "m", vocabulary_size=None)
