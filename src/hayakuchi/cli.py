@@ -42,7 +42,8 @@ def demo(*, out: Path = Path("demo"), minutes: float = 5.0, json: Json = None) -
     set_up_jax()
     from hayakuchi.demo import run_demo  # noqa: PLC0415
 
-    result = run_demo(out, minutes)
+    with contextlib.redirect_stdout(sys.stderr if _to_stdout(json) else sys.stdout):
+        result = run_demo(out, minutes)
     _finish(json, result, "")
 
 
@@ -50,7 +51,7 @@ def prepare_text(
     out: Out,
     /,
     *,
-    source: UseAppendAction[tuple[str, ...]],
+    source: UseAppendAction[tuple[str, ...]] = (),
     vocab_size: int | None = None,
     tokenizer: Path | None = None,
     workers: int | None = None,
@@ -85,6 +86,8 @@ def prepare_text(
     from hayakuchi.corpora.sources import parse_source  # noqa: PLC0415
     from hayakuchi.data import prepare_text as preparation  # noqa: PLC0415
 
+    if not source:
+        raise UserError("--source is missing: name a corpus as KIND:PATH, or `--source embedded`")
     options = preparation.PrepareOptions(
         vocabulary_size=vocab_size,
         tokenizer=tokenizer,
@@ -141,7 +144,10 @@ def train(recipe: CtrlRecipe, arguments: TrainArguments) -> None:
     losses = [f"{name.replace('_', ' ')} {result[name]:.4f}" for name in ("loss", "held_out_loss") if name in result]
     ending = f" (stopped by {result['stopped_by']}; the same command goes on)" if result["stopped_by"] else ""
     speed = f"{result['tokens_per_second']:,.0f} tokens/s, data wait {100 * result['data_wait_share']:.2f}%"
-    told = ", ".join([f"step {result['steps']}", *losses, speed])
+    if result["first_step"] == result["steps"]:
+        told = f"has its {result['steps']} steps already"
+    else:
+        told = ", ".join([f"step {result['steps']}", *losses, speed])
     _finish(arguments.json, result, f"{result['run']}: {told}{ending}")
 
 
@@ -311,6 +317,9 @@ PLANNED = ("prepare speech", "speak", "convert", "plan", "bench", "inspect", "im
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code: 0 done, 2 the user's mistake, 1 anything else."""
     set_up_logging()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # Japanese goes through whatever the terminal says of itself
+            stream.reconfigure(encoding="utf-8", errors="replace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command(words)()
@@ -355,6 +364,8 @@ def _train_command(words: Sequence[str]) -> Callable[[], None]:
     asks_help = "-h" in words or "--help" in words
     if not asks_help and (not name or words[0] != name):
         raise UserError(f"train: RECIPE must come first; known are {', '.join(RECIPES)}")
+    if any(word.startswith(("--vocabulary-size", "--vocabulary_size")) for word in words):
+        raise UserError("--vocabulary-size: the data set decides it; use `hayakuchi prepare text --vocab-size`")
     recipe = find_recipe(name) if name else RECIPES["ctrl-small"]
     arguments = _parse(
         TrainArguments,
@@ -417,9 +428,8 @@ def _to_stdout(target: Path | None) -> bool:
 
 
 def _say(text: str, end: str = "\n") -> None:
-    """Prints at once, whatever the terminal's encoding can show."""
-    sys.stdout.buffer.write((text + end).encode("utf-8", errors="replace"))
-    sys.stdout.buffer.flush()
+    """Prints at once."""
+    print(text, end=end, flush=True)
 
 
 def _argument_or_stdin(text: str) -> str:

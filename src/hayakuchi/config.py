@@ -26,7 +26,7 @@ class CtrlConfig:
     """Sizes of CTRL (arXiv 1909.05858, section 3.2).
 
     Attributes:
-      vocabulary_size: V, number of token ids, control codes among them.
+      vocabulary_size: V, number of token ids, control codes among them; `train` takes the data set's.
       length: L, positions in a window; the first holds the control code.
       layers: number of blocks.
       width: D, width of the residual stream; even, since the sinusoid has two halves.

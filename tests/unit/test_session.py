@@ -218,6 +218,16 @@ def test_another_recipe_is_refused_and_the_run_stays(tmp_path, data, change, cul
     assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
+def test_a_constant_schedule_can_be_made_longer(tmp_path, data):
+    def recipe(steps):
+        plain = tiny_recipe(steps=steps)
+        return dataclasses.replace(plain, optimizer=dataclasses.replace(plain.optimizer, schedule="constant"))
+
+    train_ctrl(recipe(2), tmp_path / "run", data)
+    longer = train_ctrl(recipe(3), tmp_path / "run", data)
+    assert (longer["first_step"], longer["steps"]) == (2, 3)
+
+
 def test_another_data_set_is_refused(tmp_path, data):
     train_ctrl(tiny_recipe(steps=2), tmp_path / "run", data)
     other = random_dataset(tmp_path / "other", documents=30)

@@ -218,7 +218,7 @@ def test_a_large_corpus_is_sampled():
 def test_vocabulary_that_the_texts_do_not_support(tmp_path):
     path = tmp_path / "m"
     with pytest.raises(
-        UserError, match=r"vocabulary_size=30000 is more than .* the largest that works is (\d+)"
+        UserError, match=r"--vocab-size 30000 is more than .* the largest that works is (\d+)"
     ) as caught:
         train_tokenizer(SENTENCES, HELDOUT, path, vocabulary_size=30_000)
     largest = int(str(caught.value).split()[-1])
@@ -231,13 +231,13 @@ def test_vocabulary_that_the_texts_do_not_support(tmp_path):
 def test_vocabulary_too_small(tmp_path):
     path = tmp_path / "m"
     for size in (-1, 0, FIRST_LEARNT_ID):
-        with pytest.raises(UserError, match=f"vocabulary_size={size}: 325 ids are taken already"):
+        with pytest.raises(UserError, match=f"--vocab-size {size}: 325 ids are taken already"):
             train_tokenizer(SENTENCES, HELDOUT, path, vocabulary_size=size)
     with pytest.raises(UserError, match=r"too small for the characters of the texts: take (\d+) or more") as caught:
         train_tokenizer(SENTENCES, HELDOUT, path, vocabulary_size=330)
     smallest = int(str(caught.value).split()[-3])
     assert train_tokenizer(SENTENCES, HELDOUT, path, vocabulary_size=smallest + 1).vocabulary_size == smallest + 1
-    with pytest.raises(UserError, match="vocabulary_size=1000000000000"):
+    with pytest.raises(UserError, match="--vocab-size 1000000000000"):
         train_tokenizer(SENTENCES, HELDOUT, path, vocabulary_size=10**12)
 
 

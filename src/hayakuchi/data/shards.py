@@ -84,6 +84,8 @@ class DatasetInfo:
         Raises:
           UserError: missing, not JSON, of another format version, or not what `save` wrote.
         """
+        if not path.is_file():
+            raise UserError(f"{path.parent}: not a data set directory; make one with `hayakuchi prepare text`")
         values = config.load_json(path)
         if not isinstance(values, dict) or "format_version" not in values:
             raise UserError(f"{path}: not the dataset.json of a text data set; make one with `hayakuchi prepare text`")

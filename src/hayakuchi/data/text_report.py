@@ -42,7 +42,7 @@ class SourceReport:
 
     @classmethod
     def of(cls, reader: Reader) -> "SourceReport":
-        return cls(str(getattr(reader, "path", type(reader).__name__)))
+        return cls(str(getattr(reader, "path", "embedded")))  # the one reader without a path
 
     def drop(self, dropped: Dropped) -> None:
         report = self.dropped.setdefault(dropped.reason, DropReport())

@@ -49,7 +49,7 @@ class PrepareOptions:
 
     def __post_init__(self) -> None:
         if self.vocabulary_size is not None and self.tokenizer is not None:
-            raise UserError(f"vocabulary_size={self.vocabulary_size} and tokenizer={self.tokenizer}: give one of them")
+            raise UserError(f"--vocab-size {self.vocabulary_size} and --tokenizer {self.tokenizer}: give one of them")
         for name, value, known in (
             ("normalisation", self.normalisation, POLICIES),
             ("deduplicate", self.deduplicate, dedup.MODES),
@@ -58,7 +58,7 @@ class PrepareOptions:
             if value not in known:
                 raise UserError(f"{name}: {value!r} is not one of {', '.join(known)}")
         if not 0 <= self.heldout_fraction < 1:
-            raise UserError(f"heldout_fraction={self.heldout_fraction} must be in [0, 1)")
+            raise UserError(f"--heldout {self.heldout_fraction}: must be in [0, 1)")
         if self.workers is not None and self.workers < 1:
             raise UserError(f"workers={self.workers} must be 1 or more")
 

@@ -90,7 +90,7 @@ def _heldout(run: TextRun, data: Path) -> TokenShards:
         )
     shards = open_split(data, "heldout")
     if not len(shards):
-        raise UserError(f"{data}: has no held-out documents; prepare it from more text")
+        raise UserError(f"{data}: has no held-out documents; prepare it from more text, or with a --heldout above 0")
     slots, places = np.unique(shards.documents["code"], return_inverse=True)
     ours = [run.codes.slot(info.codes.name(slot), str(data)) for slot in slots.tolist()]
     shards.documents["code"] = np.array(ours)[places]

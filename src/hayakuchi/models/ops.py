@@ -146,7 +146,7 @@ def _weighted_loss_forward(
     table = embedding.astype(x.dtype)
 
     def piece(sums: tuple[Array, Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array, Array], Array]:
-        loss, grad_table, grad_bias = sums
+        loss, grad_transposed, grad_bias = sums
         x_nd, labels_n, weights_n = inputs
         scores = logits(x_nd, table, bias)
         peak = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
@@ -159,15 +159,17 @@ def _weighted_loss_forward(
         grad_x = matmul(grad_scores, table).astype(x.dtype)
         sums = (
             loss + jnp.sum(losses[:, 0] * weights_n),
-            grad_table + _outer(grad_scores, x_nd),
+            grad_transposed + _outer(x_nd, grad_scores),
             grad_bias + column_sums(grad_scores),
         )
         return sums, grad_x
 
-    zeros = (jnp.zeros((), jnp.float32), jnp.zeros(embedding.shape, jnp.float32), jnp.zeros(bias.shape, jnp.float32))
+    # The table's gradient is summed as [D, V]: [N, D].T @ [N, V] turns the small operand round, not the large one.
+    transposed = jnp.zeros(embedding.shape[::-1], jnp.float32)
+    zeros = (jnp.zeros((), jnp.float32), transposed, jnp.zeros(bias.shape, jnp.float32))
     inputs = tuple(_split_positions(part, chunks) for part in (x, labels, weights))
-    (loss, grad_table, grad_bias), grad_x = lax.scan(piece, zeros, inputs)
-    return loss, (_join_positions(grad_x, x.shape[0]), grad_table, grad_bias)
+    (loss, transposed, grad_bias), grad_x = lax.scan(piece, zeros, inputs)
+    return loss, (_join_positions(grad_x, x.shape[0]), transposed.T, grad_bias)
 
 
 def _weighted_loss_backward(

@@ -224,7 +224,7 @@ def train_tokenizer(
     start = time.perf_counter()
     if vocabulary_size is not None and vocabulary_size <= FIRST_LEARNT_ID:
         raise UserError(
-            f"vocabulary_size={vocabulary_size}: {FIRST_LEARNT_ID} ids are taken already; ask for some thousands"
+            f"--vocab-size {vocabulary_size}: {FIRST_LEARNT_ID} ids are taken already; ask for some thousands"
         )
     corpus = sample_lines(texts, max_training_bytes)
     if not corpus.lines:
@@ -326,14 +326,10 @@ def _exact_scores(model: bytes) -> bytes:
 
 def _training_advice(message: str, vocabulary_size: int | None) -> str:
     if largest := re.search(r"to a value <= (\d+)", message):
-        return (
-            f"vocabulary_size={vocabulary_size} is more than the texts support: the largest that works is {largest[1]}"
-        )
+        return f"--vocab-size {vocabulary_size} is more than the texts support: the largest that works is {largest[1]}"
     if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return (
-            f"vocabulary_size={vocabulary_size} is too small for the characters of the texts: take {needed[1]} or more"
-        )
-    return f"SentencePiece cannot train on these texts with vocabulary_size={vocabulary_size}: {message.strip()}"
+        return f"--vocab-size {vocabulary_size} is too small for the characters of the texts: take {needed[1]} or more"
+    return f"SentencePiece cannot train on these texts with --vocab-size {vocabulary_size}: {message.strip()}"
 
 
 def _write(path: Path, model: bytes) -> None:

@@ -18,7 +18,7 @@ from hayakuchi.errors import UserError
 logger = logging.getLogger(__name__)
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UserError):
     """A checkpoint could not be written. Older ones are whole."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from tensorboardX import SummaryWriter
 
+from hayakuchi.errors import UserError
 from hayakuchi.progress import Bar
 
 
@@ -85,8 +86,11 @@ class Reporter:
         """Writes one line and its TensorBoard scalars."""
         if self._lines is None or self._tensorboard is None:
             return
-        self._lines.write(json.dumps({"step": step, **values}) + "\n")
-        self._lines.flush()
+        try:
+            self._lines.write(json.dumps({"step": step, **values}) + "\n")
+            self._lines.flush()
+        except OSError as error:
+            raise UserError(f"{self._lines.name}: cannot write the metrics ({error.strerror})") from error
         for name, value in values.items():
             self._tensorboard.add_scalar(name, value, step)
 

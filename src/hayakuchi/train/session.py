@@ -92,9 +92,10 @@ def _open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
 
 def _check_same(run: Path, before: CtrlRecipe, now: CtrlRecipe) -> None:
     old, new = config.to_dict(before), config.to_dict(now)
+    free = _FREE | ({("train", "steps")} if now.optimizer.schedule == "constant" else set())  # no step looks ahead
     for section, values in old.items():
         for name, value in values.items() if isinstance(values, dict) else ():
-            if value != new[section][name] and (section, name) not in _FREE:
+            if value != new[section][name] and (section, name) not in free:
                 raise UserError(
                     f"{run}: the run was started with {name}={value!r}, this command has {new[section][name]!r}; "
                     "give the same value, or a new RUN"
