@@ -435,7 +435,10 @@ def _say(text: str, end: str = "\n") -> None:
 def _argument_or_stdin(text: str) -> str:
     if text != "-":
         return text
-    return sys.stdin.buffer.read(_STDIN_LIMIT_BYTES).decode("utf-8", errors="replace")
+    data = sys.stdin.buffer.read(_STDIN_LIMIT_BYTES + 1)
+    if len(data) > _STDIN_LIMIT_BYTES:
+        raise UserError(f"standard input: over {_STDIN_LIMIT_BYTES:,} bytes; give a shorter text")
+    return data.decode("utf-8", errors="replace")
 
 
 def _fail(message: str, code: int) -> int:

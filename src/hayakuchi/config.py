@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from hayakuchi.errors import UserError
+from hayakuchi.errors import UserError, require
 
 Precision = Literal["float32", "bfloat16"]
 OptimizerName = Literal["adamw", "adagrad", "muon"]
@@ -47,11 +47,11 @@ class CtrlConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocabulary_size", "layers", "width", "heads", "feed_forward"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
-        _require(self.length >= 2, "length", self.length, "must be 2 or more: a control code and a token")
-        _require(self.width % 2 == 0, "width", self.width, "must be even")
-        _require(self.width % self.heads == 0, "width", self.width, f"must be a multiple of heads ({self.heads})")
-        _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
+            require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
+        require(self.length >= 2, "length", self.length, "must be 2 or more: a control code and a token")
+        require(self.width % 2 == 0, "width", self.width, "must be even")
+        require(self.width % self.heads == 0, "width", self.width, f"must be a multiple of heads ({self.heads})")
+        require(0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class OptimizerConfig:
       warmup_steps: steps of linear warm-up.
       decay_fraction: share of all steps in which "wsd" decays.
       final_fraction: learning rate at the last step, as a fraction of the peak ("cosine" and "wsd").
-      weight_decay: decoupled decay of matrices; biases, LayerNorm and the vocabulary bias are exempt.
-      beta1: first-moment decay.
-      beta2: second-moment decay.
+      weight_decay: decoupled decay of matrices; biases, LayerNorm and the vocabulary bias are exempt. Adagrad has none.
+      beta1: first-moment decay of AdamW, and of what "muon" leaves to it (embedding, biases, LayerNorm).
+      beta2: second-moment decay of the same.
       epsilon: denominator floor.
       clip_norm: largest global norm of a gradient; 0 turns clipping off.
     """
@@ -86,11 +86,15 @@ class OptimizerConfig:
     clip_norm: float = 0.25
 
     def __post_init__(self) -> None:
-        _require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
-        _require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "must be 0 or more")
-        _require(0 < self.decay_fraction <= 1, "decay_fraction", self.decay_fraction, "must be in (0, 1]")
-        _require(0 <= self.final_fraction <= 1, "final_fraction", self.final_fraction, "must be in [0, 1]")
-        _require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "must be 0 or more")
+        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
+        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "must be 0 or more")
+        require(0 < self.decay_fraction <= 1, "decay_fraction", self.decay_fraction, "must be in (0, 1]")
+        require(0 <= self.final_fraction <= 1, "final_fraction", self.final_fraction, "must be in [0, 1]")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "must be 0 or more")
+        for name in ("beta1", "beta2"):
+            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
+        require(self.epsilon > 0, "epsilon", self.epsilon, "must be above 0")
+        require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,8 @@ class TextDataConfig:
     data_workers: int = 1
 
     def __post_init__(self) -> None:
-        _require(0 <= self.code_dropout <= 1, "code_dropout", self.code_dropout, "must be in [0, 1]")
-        _require(self.data_workers >= 0, "data_workers", self.data_workers, "must be 0 or more")
+        require(0 <= self.code_dropout <= 1, "code_dropout", self.code_dropout, "must be in [0, 1]")
+        require(self.data_workers >= 0, "data_workers", self.data_workers, "must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -143,13 +147,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulate", "checkpoint_every", "keep_checkpoints", "log_every"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
-        _require(
+            require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
+        require(
             self.batch % self.accumulate == 0,
             "batch",
             self.batch,
             f"must be a multiple of accumulate ({self.accumulate})",
         )
+        require(0 <= self.seed < 1 << 32, "seed", self.seed, "must be 0 to 2**32 - 1")
 
 
 @dataclass(frozen=True)
@@ -162,11 +167,6 @@ class CtrlRecipe:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     data: TextDataConfig = field(default_factory=TextDataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-
-
-def _require(condition: bool, name: str, value: object, rule: str) -> None:
-    if not condition:
-        raise UserError(f"{name}={value!r} {rule}")
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -13,3 +13,16 @@ class MissingExtraError(UserError):
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the library {library!r}: install it with `pip install 'hayakuchi[{extra}]'`")
+
+
+def require(condition: bool, name: str, value: object, rule: str) -> None:
+    """Raises a UserError of the form "top_p=1.5 must be at most 1" unless the condition holds.
+
+    Args:
+      condition: whether `value` is allowed.
+      name: of the option.
+      value: what was given.
+      rule: what it must be.
+    """
+    if not condition:
+        raise UserError(f"{name}={value!r} {rule}")

@@ -44,5 +44,8 @@ def bar(description: str, total: float | None) -> Iterator[Bar]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[text]}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=silent) as progress:
+    # A redirected standard output would come out on the console of the bar, which is standard error.
+    with Progress(
+        *columns, console=Console(stderr=True), disable=silent, redirect_stdout=False, redirect_stderr=False
+    ) as progress:
         yield Bar(progress, progress.add_task(description, total=total, text=""))

@@ -30,8 +30,8 @@ CTRL_BASE = CtrlRecipe(
     train=TrainConfig(steps=200_000, batch=256, checkpoint_every=1_000),
 )
 
-# As published (arXiv 1909.05858): 1.63 billion parameters, Adagrad, 256 TPU v3 cores for two weeks. The paper gives no
-# learning rate; 0.05 is the released code's.
+# As published (arXiv 1909.05858, section 3.2): 1.63 billion parameters, Adagrad, warm-up to 0.05 over 25,000 steps;
+# two weeks on 256 TPU v3 cores there. Not measured here.
 CTRL_PUBLISHED = CtrlRecipe(
     name="ctrl-published",
     model=CtrlConfig(vocabulary_size=246_534, length=256, layers=48, width=1_280, heads=16, feed_forward=8_192),

@@ -25,8 +25,10 @@ def set_up_jax() -> None:
 
 
 def set_up_logging() -> None:
-    """One line a warning, ours only: Orbax and absl tell their own business at that level."""
+    """One line a warning, ours only: the libraries tell their own business at that level."""
     logging.basicConfig(format="hayakuchi: %(message)s", level=logging.WARNING)
-    for name in ("absl", "orbax", "jax", "grain"):
+    for name in ("orbax", "jax", "grain"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # Orbax logs here. A failed save is raised too, and told in one line; the log adds 200 of tracebacks.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module=r"(orbax|grain|flax|jax)(\.|$)")

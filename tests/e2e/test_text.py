@@ -1,5 +1,6 @@
 """The main job through the command line: corpus -> data set -> run -> text, and what goes wrong told in one line."""
 
+import io
 import json
 import os
 import subprocess
@@ -92,35 +93,38 @@ LONG = "長" * 5000
 MISTAKES = [
     ("train ctrl-nano {run} --data {data} --steps 9", "the run was started with"),
     ("train ctrl-nano {tmp}/new --data {tmp}/nowhere", "nowhere: not a data set"),
-    ("train ctrl-nano {tmp}/new --data {data} --vocabulary-size 100", "prepare text"),
-    ("prepare text {tmp}/out", "--source"),
-    ("train ctrl-big {tmp}/new --data {data}", "ctrl-big"),
-    ("train {tmp}/broken.json {tmp}/new --data {data}", "broken.json"),
-    ("train ctrl-nano {tmp}/new --data {data} --heads 5", "heads"),
-    ("train ctrl-nano {tmp}/new --data {data} --code-weights poem=2", "poem"),
-    ("train ctrl-nano {tmp}/file --data {data}", "file"),
-    ("generate {run} 昔 --code sotry", "story"),
-    ("generate {run} {long} --code story", "window"),
-    ("generate {run} 昔 --temperature -1", "temperature"),
-    ("generate {run} 昔 --top-p 1.5", "top_p"),
-    ("generate {run} 昔 --n 0", "n="),
+    ("train ctrl-nano {tmp}/new --data {data} --vocabulary-size 100", "--vocabulary-size: the data set decides it"),
+    ("prepare text {tmp}/out", "--source is missing"),
+    ("train ctrl-big {tmp}/new --data {data}", "recipe 'ctrl-big' is not known"),
+    ("train {tmp}/broken.json {tmp}/new --data {data}", "broken.json: unknown key 'layres'"),
+    ("train ctrl-nano {tmp}/new --data {data} --heads 5", "must be a multiple of heads (5)"),
+    ("train ctrl-nano {tmp}/new --data {data} --code-weights poem=2", "unknown code 'poem'"),
+    ("train ctrl-nano {tmp}/file --data {data}", "file: holds something else than a run"),
+    ("generate {run} 昔 --code sotry", "did you mean 'story'?"),
+    ("generate {run} {long} --code story", "the model's window holds 31"),
+    ("generate {run} 昔 --temperature -1", "temperature=-1.0 must be"),
+    ("generate {run} 昔 --top-p 1.5", "top_p=1.5 must be"),
+    ("generate {run} 昔 --n 0", "n=0 must be"),
     ("generate {tmp} 昔", "not a run directory"),
-    ("evaluate {run} --data {tmp}", "dataset.json"),
-    ("export {run} {tmp}/full", "full"),
-    ("prepare text {tmp}/out --source plain:{tmp}/nothing", "nothing"),
-    ("prepare text {tmp}/out --source plain:{tmp}/empty", "empty"),
-    ("prepare text {tmp}/out --source plain:{tmp}/blank.txt", "blank.txt"),
-    ("prepare text {tmp}/out --source plain:{tmp}/noise.txt", "noise.txt"),
-    ("prepare text {tmp}/out --source embedded --vocab-size 60000", "--vocab-size"),
-    ("prepare text {tmp}/out --source tape:x", "tape"),
-    ("prepare text {data} --source embedded", "already"),
-    ("prepare text {tmp}/file --source embedded", "file"),
-    ("prepare text {tmp}/out --source embedded --tokenizer {tmp}/blank.txt", "blank.txt"),
-    ("prepare text {tmp}/out --source embedded --heldout 2", "held"),
-    ("speak {run} 昔", "planned"),
-    ("fly", "not a verb"),
-    ("generate", "RUN"),
-    ("demo --minutes 0.1", "minutes"),
+    ("evaluate {run} --data {tmp}", "not a data set directory"),
+    ("export {run} {tmp}/full", "full: exists and is not an empty directory"),
+    ("prepare text {tmp}/out --source plain:{tmp}/nothing", "no such file or folder"),
+    ("prepare text {tmp}/out --source plain:{tmp}/empty", "empty: holds no .txt or .md file"),
+    ("prepare text {tmp}/out --source plain:{tmp}/blank.txt", "blank.txt: dropped 1 empty"),
+    ("prepare text {tmp}/out --source plain:{tmp}/noise.txt", "noise.txt: dropped 1 not text"),
+    (
+        "prepare text {tmp}/out --source embedded --vocab-size 60000",
+        "--vocab-size 60000 is more than the texts support",
+    ),
+    ("prepare text {tmp}/out --source tape:x", "unknown kind 'tape'"),
+    ("prepare text {data} --source embedded", "already holds a data set"),
+    ("prepare text {tmp}/file --source embedded", "file: exists and is not an empty directory"),
+    ("prepare text {tmp}/out --source embedded --tokenizer {tmp}/blank.txt", "blank.txt: not a tokenizer"),
+    ("prepare text {tmp}/out --source embedded --heldout 2", "--heldout 2.0: must be in"),
+    ("speak {run} 昔", "speak: planned, not built yet"),
+    ("fly", "'fly' is not a verb"),
+    ("generate", "Missing from hayakuchi generate: RUN"),
+    ("demo --minutes 0.1", "--minutes 0.1: must be"),
 ]
 
 
@@ -143,7 +147,15 @@ def test_a_mistake_is_one_line_that_names_the_culprit(line, culprit, run, data, 
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert (tmp_path / "file").read_text() == "important"
     assert not (tmp_path / "out").exists()
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob("*.partial*"))
+
+
+@pytest.mark.parametrize(("size", "code"), [(30, 0), (31, 2)])
+def test_standard_input_is_read_whole_or_refused(size, code, run, monkeypatch, capfd):
+    monkeypatch.setattr(cli, "_STDIN_LIMIT_BYTES", 30)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(("朝の川。" * 9).encode()[:size])))
+    assert hayakuchi("attribute", run, "-") == code
+    assert ("standard input: over 30 bytes" in capfd.readouterr().err) == (code == 2)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -152,20 +164,33 @@ def test_a_full_disk_is_told(run, capsys):
     assert "/dev/full" in capsys.readouterr().err
 
 
-def test_a_full_disk_while_preparing_leaves_nothing_behind(tmp_path):
-    """A limit on file sizes stands for the full disk: every write past 300 kB fails."""
+def with_files_limited(words, size):
+    """Runs a command in a process in which every write past a file size fails, as on a full disk."""
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000));"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}));"
         "from hayakuchi.cli import main; sys.exit(main(sys.argv[1:]))"
     )
+    words = map(str, words)
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+
+
+def test_a_disk_full_at_a_checkpoint_is_one_line(data, tmp_path):
+    done = with_files_limited(["train", "ctrl-nano", tmp_path / "run", "--data", data, *TINY], 250_000)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f"{tmp_path / 'run' / 'checkpoints'}: the checkpoint could not be written" in done.stderr
+    assert len(done.stderr) < 400
+
+
+def test_a_full_disk_while_preparing_leaves_nothing_behind(tmp_path):
     (tmp_path / "big.txt").write_text("\n".join(f"{number}番目の行に書かれた文である。" for number in range(40_000)))
     words = ["prepare", "text", str(tmp_path / "out"), "--source", f"plain:{tmp_path / 'big.txt'}", "--workers", "1"]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    done = with_files_limited(words, 300_000)
     assert done.returncode == 2, done.stderr
     assert str(tmp_path / "out") in done.stderr
     assert not (tmp_path / "out").exists()
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob("*.partial*"))
 
 
 @pytest.mark.parametrize("words", [["generate", "{run}", "昔", "--max-tokens", "4"], ["attribute", "--help"]])

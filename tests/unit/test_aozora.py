@@ -185,26 +185,46 @@ def test_notation(source, expected):
         ("試しの話\n", "試しの話", ""),
     ],
 )
-@pytest.mark.parametrize("legend", [LEGEND, ""])
 @pytest.mark.parametrize(
-    "footer", [FOOTER, "\n\n\n底本:「試しの本」\n", "\n\n\n底本・初出：「雑誌」\n", "\n\n\n入力：あ\n", ""]
+    ("legend", "footer"),
+    [
+        (LEGEND, FOOTER),
+        (LEGEND, ""),
+        ("", FOOTER),
+        ("", "\n\n\n底本:「試しの本」\n"),
+        ("", "\n\n\n底本・初出：「雑誌」\n"),
+        ("", "\n\n\n入力：あ\n"),
+    ],
 )
 def test_header_legend_and_footer(header, title, author, legend, footer):
     found = document(f"{header}\n{legend}\n{BODY}\n{footer}")
     assert found == Document(BODY, "works.zip!a.txt", "aozora", title, author)
 
 
-def test_without_a_header_the_whole_text_is_the_body():
-    text = "　むかし、ある所に。\n　朝が来た。\n\n　夜が来た。"
+@pytest.mark.parametrize("first", ["　むかし、ある所に。\n　朝が来た。", "朝が来る\n鳥が鳴く", "題\n作者"])
+def test_without_legend_and_footer_the_whole_text_is_the_body(first):
+    text = f"{first}\n\n夜が来る\n星が出る"
     assert document(text) == Document(text, "works.zip!a.txt", "aozora")
+
+
+def test_a_first_paragraph_is_no_header():
+    indented = "　朝が来た。\n\n　夜が来た。"
+    assert document(indented + FOOTER) == Document(indented, "works.zip!a.txt", "aozora")
     long_first_paragraph = "長" * 130 + "\n\n終わり。"
-    assert document(long_first_paragraph).text == long_first_paragraph
+    assert document(long_first_paragraph + FOOTER).text == long_first_paragraph
 
 
 def test_only_the_last_footer_line_ends_the_body():
     body = "　彼は書いた。\n底本：と書いて、また消した。\n　朝が来た。"
     assert document(f"題\n作者\n\n{body}{FOOTER}").text == body
     assert document(f"題\n作者\n\n　底本：は行の中にも立つ。底本：{FOOTER}").text == "　底本：は行の中にも立つ。底本："
+
+
+def test_a_source_line_amid_a_long_text_is_no_footer():
+    body = "　朝が来た。\n底本：家にあった本\n" + "　夜が来た。\n" * 500
+    assert document(body).text == body.strip("\n")
+    notes = "　※入力者の注。\n" * 500
+    assert document(f"{BODY}\n\n底本：「試しの本」\n入力：あ\n{notes}").text == BODY
 
 
 def test_dashed_lines_that_are_no_legend_stay():
@@ -230,7 +250,7 @@ def test_works_in_copyright_are_left_out_unless_asked_for(notice, footer):
     dropped = parse(text)
     assert isinstance(dropped, Dropped)
     assert (dropped.origin, dropped.reason) == ("works.zip!a.txt", "in copyright")
-    assert document(text, in_copyright=True).text.startswith(BODY)
+    assert BODY in document(text, in_copyright=True).text
 
 
 def test_an_essay_about_licences_is_kept():
@@ -261,9 +281,9 @@ def test_a_work_without_text_is_dropped(text):
 @pytest.mark.parametrize("encoding", ["cp932", "utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_encodings_and_line_ends(encoding, line_end):
-    text = f"題①\n作者㈱\n\n{BODY}ﾊﾟ―～\n{FOOTER}"
+    text = f"題①\n作者㈱\n\n{BODY}ﾊﾟ―＼\n{FOOTER}"
     found = document(text.replace("\n", line_end).encode(encoding))
-    assert found == Document(BODY + "ﾊﾟ―～", "works.zip!a.txt", "aozora", "題①", "作者㈱")
+    assert found == Document(BODY + "ﾊﾟ―＼", "works.zip!a.txt", "aozora", "題①", "作者㈱")
 
 
 @pytest.mark.parametrize(
@@ -352,7 +372,7 @@ def test_hostile_texts_take_linear_time(name, ruby):
 
 
 def test_a_long_line_is_kept_whole():
-    assert document("題\n作者\n\n" + "長" * 200_000).text == "長" * 200_000
+    assert document("題\n作者\n\n" + "長" * 200_000 + FOOTER).text == "長" * 200_000
 
 
 # Sources
@@ -385,6 +405,10 @@ def test_the_missing_library_is_named_before_anything_is_read(tmp_path, monkeypa
 
 def test_decode_reads_what_only_cp932_has():
     assert decode("①㈱纊ﾊﾟ".encode("cp932")) == "①㈱纊ﾊﾟ"
+
+
+def test_a_gaiji_described_with_a_minus_sign_is_found():
+    assert document(f"題\n作者\n\nあ※［＃「匈／（胃－田）」］い{FOOTER}").text == "あ胷い"
 
 
 SAMPLE = CORPORA / "aozora_raw_sample.tar.xz"

@@ -73,6 +73,22 @@ def test_a_damaged_newest_one_is_told_and_the_one_before_used(tmp_path, caplog, 
         assert "2 is damaged" in caplog.text
 
 
+def test_training_goes_on_over_a_damaged_one(tmp_path):
+    save(tmp_path, 1, 2)
+    for path in (tmp_path / "2" / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    with Checkpoints(tmp_path, 1) as checkpoints:
+        _, record = checkpoints.restore(abstract(state()))
+        assert record["step"] == 1
+        # The step is reached again; and it must not be the damaged one that is kept as the newest.
+        checkpoints.save(2, state(9.0), jax.random.key(5), position=20, recipe={})
+    found, record = restore(tmp_path)
+    assert record["step"] == 2
+    np.testing.assert_array_equal(found.parameters["blocks"][0]["kernel"], 9.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "2.damaged"]
+
+
 def test_all_damaged_is_an_error_not_a_new_start(tmp_path):
     save(tmp_path, 1)
     for path in (tmp_path / "1" / "state").rglob("*"):

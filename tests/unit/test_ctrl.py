@@ -92,7 +92,7 @@ def test_cache_equals_whole_pass(model):
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_dropout_differs_by_layer_and_step(scan):
-    """R9: with identity-like blocks, what each layer drops is visible in the residual stream."""
+    """R9: all masks of a pass differ from one another; another key, as each step has its own, draws others."""
     model = Ctrl(config(dropout=0.5, layers=2, scan_layers=scan), jax.random.key(0))
     tokens, segments, positions = plain_batch()
     one = model.hidden(tokens, segments, positions, jax.random.key(1))
@@ -123,7 +123,7 @@ def layer_masks(model, tokens, segments, positions):
 
 
 def test_sinusoid_is_not_interleaved():
-    """Section 3.2 of the paper's code: all sines, then all cosines."""
+    """All sines, then all cosines, as in the released code (salesforce/ctrl, transformer.py)."""
     table = np.asarray(sinusoid(jnp.arange(5), 6))
     np.testing.assert_allclose(table[0], [0, 0, 0, 1, 1, 1], atol=1e-7)
     np.testing.assert_allclose(table[3, 0], np.sin(3), rtol=1e-5)

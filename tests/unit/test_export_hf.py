@@ -1,6 +1,7 @@
 """The exported directory: weights, tokenizer and files; the model itself is tested in tests/parity."""
 
 import json
+import resource
 import sys
 
 import jax
@@ -243,6 +244,22 @@ def test_a_full_disk_leaves_nothing(run, tmp_path, monkeypatch):
     monkeypatch.setattr(hf, "_model_card", full)
     with pytest.raises(UserError, match=r"out: cannot write it \(No space left"):
         export_hf(run, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_disk_that_fills_up_in_a_large_file_is_one_line(run, exported, tmp_path, monkeypatch, name):
+    """The libraries make errors of their own of it. A limit on file sizes stands for the full disk."""
+    if name == "tokenizer.json":
+        monkeypatch.setattr(hf, "_write_model", lambda *_: 0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((exported[0] / name).stat().st_size // 2, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"out: cannot write it .*File too large") as told:
+            export_hf(run, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(told.value)
     assert not list(tmp_path.iterdir())
 
 

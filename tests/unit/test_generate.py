@@ -201,9 +201,7 @@ def test_text_comes_before_the_end():
 def test_prompt_and_stop_strings_are_normalised():
     run = tiny_text_run()
     [plain] = generate(run, "けさ", max_tokens=40, sampling=FREE)
-    assert generate(run, "\ufeffｹｻ".translate({ord("ｹ"): "け", ord("ｻ"): "さ"}), max_tokens=40, sampling=FREE) == [
-        plain
-    ]
+    assert generate(run, "\ufeffけさ", max_tokens=40, sampling=FREE) == [plain]
     [stopped] = generate(run, "けさ", max_tokens=40, sampling=FREE, stop=["\x00" + plain.text[9:12]])
     assert stopped.finish_reason == "stop"
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "hayakuchi"
 LAYERS = (
     {"errors"},
     {"config", "progress", "runtime"},
-    {"text"},
+    {"text", "speech"},
     {"corpora", "data", "models"},
     {"train", "infer"},
     {"evaluate", "export"},
@@ -21,7 +21,7 @@ LAYERS = (
     {"demo"},
     {"cli", "__main__"},
 )
-FORBIDDEN = {("models", "text"), ("models", "corpora"), ("models", "data"), ("corpora", "data"), ("text", "corpora")}
+FORBIDDEN = {("models", "text"), ("models", "corpora"), ("models", "data"), ("corpora", "data"), ("text", "corpora"), ("text", "speech"), ("models", "speech")}
 HEAVY = {"jax", "flax", "optax", "orbax", "grain", "numpy.testing", "matplotlib", "transformers"}
 
 

@@ -22,6 +22,12 @@ def test_encodings(encoding, text):
     assert decode(text.encode(encoding)) == text
 
 
+def test_the_signs_that_windows_renames_are_the_same_from_every_encoding():
+    for encoding in ("utf-8", "euc_jp", "iso2022_jp"):
+        assert decode("十〜二十、−５℃".encode(encoding)) == "十〜二十、−５℃"
+    assert decode("十～二十、－５℃".encode("cp932")) == "十〜二十、−５℃"
+
+
 @pytest.mark.parametrize("end", ["\r\n", "\r", "\n"])
 def test_line_ends_and_title(tmp_path, end):
     path = tmp_path / "a.md"

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from hayakuchi.corpora.aozora import AozoraReader
 from hayakuchi.corpora.document import Document, Dropped, Reader, Record
 from hayakuchi.corpora.jsonl import JsonlReader
 from hayakuchi.data import prepare_text as module
 from hayakuchi.data.prepare_text import PrepareOptions, prepare_text, summary
 from hayakuchi.data.shards import SPLITS, DatasetInfo, open_split
-from hayakuchi.data.split import is_heldout
+from hayakuchi.data.split import text_hash, threshold
 from hayakuchi.errors import MissingExtraError, UserError
 from hayakuchi.text.normalise import normalise
 from hayakuchi.text.tokenizer import EOS_ID, Tokenizer, train_tokenizer
@@ -104,9 +105,10 @@ def test_every_document_is_there_once_with_its_code_and_in_its_split(tmp_path: P
         tmp_path / "out", fake(*texts[:200], code="物語"), fake(*texts[200:], code="随筆"), heldout_fraction=0.1
     )
     found = read_back(tmp_path / "out")
+    heldout = {t for t in texts if text_hash(t).split < threshold(0.1)}
     expected = [("物語" if n < 200 else "随筆", t) for n, t in enumerate(texts)]
-    assert found["train"] == [pair for pair in expected if not is_heldout(pair[1], 0.1)]
-    assert found["heldout"] == [pair for pair in expected if is_heldout(pair[1], 0.1)]
+    assert found["train"] == [pair for pair in expected if pair[1] not in heldout]
+    assert found["heldout"] == [pair for pair in expected if pair[1] in heldout]
 
     info = DatasetInfo.load(tmp_path / "out" / "dataset.json")
     assert info.tokenizer_sha256 == hashlib.sha256((tmp_path / "out" / "tokenizer.model").read_bytes()).hexdigest()
@@ -236,7 +238,7 @@ def refused(out: Path, match: str, *sources: Reader, **options: Any) -> None:
         prepare(out, *sources, **options)
     assert "\n" not in str(error.value)
     assert {path: path.read_bytes() for path in out.parent.rglob("*") if path.is_file()} == before
-    assert not list(out.parent.glob("*.partial"))
+    assert not list(out.parent.glob("*.partial*"))
 
 
 def test_what_exists_is_not_overwritten(tmp_path: Path, tokenizer: Path) -> None:
@@ -248,6 +250,64 @@ def test_what_exists_is_not_overwritten(tmp_path: Path, tokenizer: Path) -> None
     (tmp_path / "folder" / "letter.txt").write_text("手紙", encoding="utf-8")
     refused(tmp_path / "folder", "folder: exists", fake(text(2)), tokenizer=tokenizer)
     refused(tmp_path / "folder" / "letter.txt", "letter.txt: exists", fake(text(2)), tokenizer=tokenizer)
+
+
+def test_a_place_that_cannot_be_renamed_to_is_refused_before_the_work(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_arguments: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(FakeReader, "records", never)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("link", "dangling"):
+        refused(tmp_path / name, f"{name}: a symbolic link", fake(text(1)), tokenizer=tokenizer)
+    refused(tmp_path / ("x" * 300), "x: cannot write", fake(text(1)), tokenizer=tokenizer)
+    monkeypatch.chdir(tmp_path / "real")
+    refused(Path(), "name a new directory", fake(text(1)), tokenizer=tokenizer)
+
+
+def test_preparations_of_one_name_do_not_meet(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one runs while the first reads, and the first then leaves what it finds."""
+    reader = FakeReader(fake(text(1)).documents)
+
+    def records(self: FakeReader) -> Iterator[Record]:
+        if self is reader:
+            prepare(tmp_path / "out", fake(text(2)), tokenizer=tokenizer)
+        yield Record("somewhere:0", b"x")
+
+    monkeypatch.setattr(FakeReader, "records", records)
+    with pytest.raises(UserError, match="out: already holds a data set"):
+        prepare(tmp_path / "out", reader, tokenizer=tokenizer)
+    assert read_back(tmp_path / "out")["train"] == [("fake", text(2))]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_others_may_read_the_data_set_if_the_umask_lets_them(tmp_path: Path, tokenizer: Path) -> None:
+    prepare(tmp_path / "out", fake(text(1)), tokenizer=tokenizer)
+    (tmp_path / "usual").mkdir()
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_a_damaged_archive_of_a_folder_is_reported(tmp_path: Path, tokenizer: Path) -> None:
+    pytest.importorskip("aozora")
+    (tmp_path / "works").mkdir()
+    (tmp_path / "works" / "1.zip").write_bytes(b"no zip")
+    (tmp_path / "works" / "2.txt").write_text(text(1), encoding="utf-8")
+    report = prepare(tmp_path / "out", AozoraReader(tmp_path / "works"), tokenizer=tokenizer)
+    (source,) = report["sources"]
+    (example,) = source["dropped"]["damaged archive"]["examples"]
+    assert example["origin"].endswith("1.zip")
+    assert "not a zip file" in example["detail"]
+    assert report["documents_out"] == 1
+
+
+def test_a_path_that_is_no_unicode_can_be_reported(tmp_path: Path, tokenizer: Path) -> None:
+    reader = FakeReader((Document(text(1), "o:1", "a"),), path=Path("folder\udcff"))
+    prepare(tmp_path / "out", reader, tokenizer=tokenizer)
+    assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["sources"][0]["source"]
 
 
 def test_no_document_left_names_the_sources_and_the_reasons(tmp_path: Path, tokenizer: Path) -> None:
@@ -269,18 +329,21 @@ def test_too_many_codes_are_refused(tmp_path: Path, tokenizer: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "message"),
     [
-        {"normalisation": "nfkd"},
-        {"deduplicate": "all"},
-        {"subcodes": ("date",)},
-        {"heldout_fraction": 1.0},
-        {"workers": 0},
-        {"vocabulary_size": 400, "tokenizer": Path("tokenizer.model")},
+        ({"normalisation": "nfkd"}, "normalisation: 'nfkd' is not one of nfkc"),
+        ({"deduplicate": "all"}, "deduplicate: 'all' is not one of none"),
+        ({"subcodes": ("date",)}, "subcodes: 'date' is not one of title"),
+        ({"heldout_fraction": 1.0}, "--heldout 1.0: must be"),
+        ({"heldout_fraction": float("nan")}, "--heldout nan: must be"),
+        ({"workers": 0}, "workers=0 must be"),
+        ({"vocabulary_size": 400, "tokenizer": Path("t.model")}, "--vocab-size 400 and --tokenizer t.model: give one"),
+        # Before anything is read, since no text supports it.
+        ({"vocabulary_size": 10}, "--vocab-size 10: 325 ids are taken"),
     ],
 )
-def test_bad_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         PrepareOptions(**options)
 
 
@@ -298,18 +361,10 @@ def test_a_full_disk_names_the_path_and_leaves_no_half_data_set(tmp_path: Path, 
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old[1]))
     try:
-        refused(tmp_path / "out", r"out\.partial.*cannot write", reader, tokenizer=tokenizer, deduplicate="none")
+        refused(tmp_path / "out", r"out.*: cannot write", reader, tokenizer=tokenizer, deduplicate="none")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_rest_of_a_killed_run_does_not_matter(tmp_path: Path, tokenizer: Path) -> None:
-    (tmp_path / "out.partial" / "train").mkdir(parents=True)
-    (tmp_path / "out.partial" / "train" / "tokens-00009.npy").write_bytes(b"half")
-    prepare(tmp_path / "out", fake(text(1)), tokenizer=tokenizer)
-    assert len(open_split(tmp_path / "out", "train")) == 1
-    assert not (tmp_path / "out.partial").exists()
 
 
 def test_preparing_text_does_not_load_jax() -> None:

@@ -29,6 +29,15 @@ def test_a_terminal_sees_the_bar_and_brackets_are_no_markup(
     assert "損失 [1.5]" in terminal.getvalue()
 
 
+def test_what_is_printed_beside_a_bar_goes_where_it_should(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with progress.bar("reading", 10):
+        print("結果 [1]")
+    assert capsys.readouterr().out == "結果 [1]\n"
+
+
 def test_a_log_file_sees_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     run(10)

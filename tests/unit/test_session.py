@@ -5,8 +5,10 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -18,7 +20,7 @@ from hayakuchi.data.batches import TextBatches
 from hayakuchi.data.shards import open_split
 from hayakuchi.errors import UserError
 from hayakuchi.text.codes import CodeBook
-from hayakuchi.train import loop
+from hayakuchi.train import loop, session
 from hayakuchi.train.checkpoint import CheckpointError, Checkpoints, flatten
 from hayakuchi.train.ctrl_task import CtrlTask
 from hayakuchi.train.metrics import NonFiniteLossError
@@ -168,17 +170,23 @@ def test_second_start_compiles_nothing_over_a_second(tmp_path, data):
         compiled.append({found[1]: float(found[2]) for found in COMPILED.finditer(err)})
     first, second = compiled
     assert {"jit(step)", "jit(init)"} <= first.keys()
-    assert first["jit(step)"] > 1, "a step this quick to compile proves nothing"
+    # However quick the machine: compiled anew, the step would have left a second file.
+    assert len(list((tmp_path / "cache" / "jax").glob("jit_step-*-cache"))) == 1
     assert max(second.values()) < 1, second
     assert losses[0] == losses[1]
+
+
+def wait_for_steps(process, run):
+    lines = run / "metrics.jsonl"
+    while not (lines.exists() and lines.read_text().count("\n") > 5):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_exits_with_0_and_the_same_command_resumes(tmp_path, data, number):
     process = start_python(data, tmp_path / "run", steps=100_000)
-    lines = tmp_path / "run" / "metrics.jsonl"
-    while not (lines.exists() and lines.read_text().count("\n") > 5):
-        assert process.poll() is None, process.communicate()
+    wait_for_steps(process, tmp_path / "run")
     process.send_signal(number)
     code, out, err = finish(process)
     assert code == 0, err
@@ -192,19 +200,31 @@ def test_a_signal_saves_and_exits_with_0_and_the_same_command_resumes(tmp_path, 
     assert (resumed["first_step"], resumed["steps"]) == (steps, steps + 2)
 
 
-def test_two_processes_train_as_one(tmp_path, data):
-    """R7, the whole way: two processes over loopback give the loss of one."""
-    import socket
-
+def start_two(data, run, **train):
+    """Two processes that train one run together, over loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     shared = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
-    processes = [
-        start_python(data, tmp_path / "run", environment=shared | {"JAX_PROCESS_ID": str(index)}, steps=4)
-        for index in range(2)
-    ]
+    return [start_python(data, run, environment=shared | {"JAX_PROCESS_ID": str(index)}, **train) for index in range(2)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(tmp_path, data, number):
+    processes = start_two(data, tmp_path / "run", steps=100_000)
+    wait_for_steps(processes[0], tmp_path / "run")
+    processes[1].send_signal(number)
     results = [finish(process) for process in processes]
+    assert [code for code, _, _ in results] == [0, 0], results
+    ends = [json.loads(out.splitlines()[-1]) for _, out, _ in results]
+    assert {end["stopped_by"] for end in ends} == {"preemption"}
+    [steps] = {end["steps"] for end in ends}
+    assert (tmp_path / "run" / "checkpoints" / str(steps)).is_dir()
+
+
+def test_two_processes_train_as_one(tmp_path, data):
+    """R7, the whole way: two processes give the loss of one."""
+    results = [finish(process) for process in start_two(data, tmp_path / "run", steps=4)]
     assert [code for code, _, _ in results] == [0, 0], results
     alone = run_python(data, tmp_path / "alone", recipe_steps=4)
     for _, out, _ in results:
@@ -245,6 +265,58 @@ def test_another_data_set_is_refused(tmp_path, data):
         train_ctrl(tiny_recipe(steps=2), tmp_path / "run", other)
 
 
+FILES = {"dataset.json": b"{}", "tokenizer.model": b"model"}
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith(".partial")}
+
+
+def fill_disk(patch, name=""):
+    """Writing a file whose name begins so fails, after it was opened and so emptied."""
+
+    def failing(plain):
+        def write(path, *arguments, **named):
+            if not path.name.startswith(name):
+                return plain(path, *arguments, **named)
+            path.open("w").close()
+            raise OSError(28, "No space left on device")
+
+        return write
+
+    for method in ("write_text", "write_bytes"):
+        patch.setattr(Path, method, failing(getattr(Path, method)))
+
+
+def test_a_disk_full_at_resumption_costs_nothing(tmp_path):
+    run = tmp_path / "run"
+    session.open_run(run, tiny_recipe(), FILES)
+    before = contents(run)
+    with pytest.MonkeyPatch.context() as patch:
+        fill_disk(patch)
+        with pytest.raises(UserError, match=r"run: cannot write there \(No space left"):
+            session.open_run(run, tiny_recipe(log_every=7), FILES)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "tokenizer.model"])
+def test_a_disk_full_at_the_start_is_told_and_the_same_command_starts_later(tmp_path, name):
+    run = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        fill_disk(patch, name)
+        with pytest.raises(UserError, match=r"run: cannot write there \(No space left"):
+            session.open_run(run, tiny_recipe(), FILES)
+    session.open_run(run, tiny_recipe(), FILES)
+    assert contents(run).keys() == {"recipe.json", *FILES}
+
+
+def test_a_run_of_a_recipe_of_another_name_is_told_first(tmp_path):
+    session.open_run(tmp_path / "run", tiny_recipe(), FILES)
+    other = dataclasses.replace(tiny_recipe(batch=8), name="ctrl-other")
+    with pytest.raises(UserError, match="of recipe 'tiny', not 'ctrl-other'"):
+        session.open_run(tmp_path / "run", other, FILES)
+
+
 def test_a_folder_with_something_else_is_refused(tmp_path, data):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("important")
@@ -259,6 +331,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path, data):
 def test_a_batch_or_mesh_that_does_not_fit(tmp_path, data, train, message):
     with pytest.raises(UserError, match=message):
         train_ctrl(tiny_recipe(**train), tmp_path / "run", data)
+    assert not (tmp_path / "run").exists(), "the mended command would meet a run of another recipe"
 
 
 def test_missing_data_is_named(tmp_path):
@@ -266,8 +339,9 @@ def test_missing_data_is_named(tmp_path):
         train_ctrl(tiny_recipe(), tmp_path / "run", tmp_path / "nowhere")
 
 
-def test_nan_stops_the_run_and_is_never_saved(tmp_path, data, monkeypatch):
-    """R13."""
+@pytest.mark.parametrize(("checkpoint_every", "told", "kept"), [(4, "step 7: loss", 4), (3, "step 6: the state", 3)])
+def test_nan_stops_the_run_and_is_never_saved(tmp_path, data, monkeypatch, checkpoint_every, told, kept):
+    """R13, told by the loss of the step after, or by the state where a checkpoint comes first."""
     plain = CtrlTask.step
 
     def poisoned(self, state, batch, key):
@@ -276,10 +350,10 @@ def test_nan_stops_the_run_and_is_never_saved(tmp_path, data, monkeypatch):
         return state._replace(parameters=jax.tree.map(lambda x: x * bad, state.parameters)), metrics
 
     monkeypatch.setattr(CtrlTask, "step", poisoned)
-    with pytest.raises(NonFiniteLossError, match="step 7"):
-        train_ctrl(tiny_recipe(steps=20, checkpoint_every=4), tmp_path / "run", data)
+    with pytest.raises(NonFiniteLossError, match=told):
+        train_ctrl(tiny_recipe(steps=20, checkpoint_every=checkpoint_every), tmp_path / "run", data)
     arrays, record = saved_state(tmp_path / "run", tiny_recipe(steps=20))
-    assert record["step"] == 4
+    assert record["step"] == kept
     assert all(np.isfinite(array).all() for array in arrays.values())
 
 

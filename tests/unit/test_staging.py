@@ -37,6 +37,13 @@ def test_a_code_without_heldout_text_holds_out_its_smallest_hash(tmp_path: Path)
     assert twins <= high
 
 
+def test_a_code_never_loses_all_its_texts_to_the_held_out_side(tmp_path: Path) -> None:
+    staging = staged(tmp_path / "staging", [("a", 5), ("a", 7), ("a", 6), ("b", 5), ("b", 5)])
+    of_three, of_copies = staging.thresholds(0.01)
+    assert of_three == 7
+    assert of_copies == 0
+
+
 def test_nothing_is_held_out_of_a_fraction_of_0(tmp_path: Path) -> None:
     assert staged(tmp_path / "staging", [("a", 0), ("a", 1)]).thresholds(0.0) == [0]
 
@@ -57,8 +64,23 @@ def test_a_sample_is_bounded_and_does_not_depend_on_the_order() -> None:
     assert len(sample_of(TEXTS, 10**9).texts()) == len(TEXTS)
 
 
-def test_a_text_above_the_limit_is_cut() -> None:
-    sample = Sample(10)
-    sample.add("あ".encode() * 100, "a", TextHash(0, 0))
-    (sampled,) = sample.texts()
-    assert sampled.text.decode("utf-8", "ignore") == "あああ"
+def test_a_huge_text_does_not_drive_out_the_others() -> None:
+    huge = "長い文である。" * 1_000
+    texts = sample_of([*TEXTS, huge], 4_000).texts()
+    assert sum(len(sampled.text) for sampled in texts) > 3_000
+    assert all(len(sampled.text) <= 200 for sampled in texts)
+    sample = Sample(4_000)
+    for text in TEXTS:
+        sample.add(text.encode(), "a", text_hash(text))
+    sample.add(huge.encode(), "a", TextHash(0, 0))  # a hash that is kept in any case
+    assert len(sample.texts()) > 20
+
+
+def test_of_one_huge_text_all_parts_are_sampled() -> None:
+    sample = Sample(4_000)
+    text = "".join(f"{number:05}" for number in range(20_000)).encode()
+    sample.add(text, "a", TextHash(0, 12_345))
+    kept = [text.index(sampled.text) / len(text) for sampled in sample.texts()]
+    assert 3_000 < sum(len(sampled.text) for sampled in sample.texts()) <= 4_000
+    assert min(kept) < 0.2
+    assert max(kept) > 0.8

@@ -147,6 +147,15 @@ def test_a_batch_is_its_texts(tokenizer):
     assert tokenizer.encode_batch([]) == []
 
 
+def test_a_long_text_has_the_ids_that_it_has_in_one_piece(tokenizer):
+    lines = "\n".join(SENTENCES) * 200 + "あ" * 1_100_000 + "\n\n終"
+    assert lines.count("\n") > 50_000
+    assert len(lines) > 2_000_000
+    whole = tokenizer._processor.encode(lines, return_type="numpy")
+    np.testing.assert_array_equal(tokenizer.encode(lines), whole)
+    assert tokenizer.decode(whole) == lines
+
+
 def test_reloading_gives_the_same_ids(trained, tokenizer, tmp_path):
     copy = tmp_path / "写し.model"
     copy.write_bytes(trained[0].read_bytes())

@@ -117,6 +117,8 @@ def test_t7_sentences_whole_and_the_rest_gone():
         ("甲&nbsp;乙&lt;丙&amp;", "甲 乙<丙&"),
         ("甲<nowiki>'''乙'''</nowiki><math>x</math><gallery>\na.jpg|丁\n</gallery>", "甲'''乙'''"),
         ("__NOTOC__甲{{デフォルトソート:こう}}{{formatnum:12}}{{!}}", "甲12|"),
+        ("__目次非表示__甲の__init__", "甲の__init__"),
+        (f"甲&#{'9' * 5_000};乙", "甲乙"),
         ("甲<br/>乙<div style='a'>丙</div>", "甲\n乙\n丙"),
         ("* 一\n** 二\n# 三\n:四\n; 五: 六\n----", "一\n二\n三\n四\n五: 六"),
         ("== 空 ==\n{{未知}}\n== 甲 ==\n=== 乙 ===\n文\n=== 空 ===\n== 空 ==", "甲\n乙\n文"),
@@ -126,6 +128,7 @@ def test_t7_sentences_whole_and_the_rest_gone():
         ("甲<!-- 閉じない 乙", "甲"),
         ("{{Infobox\n| 名 = 甲\n| 数 = 1\n\n本文。", "Infobox\n\n本文。"),
         ("甲[[乙{{lang|en|x}}]]丙}}丁]]", "甲乙x丙丁"),
+        ("!と叫んだ。\n{|\n|-\n! 年\n!月!!日\n!style=x|時\n| 1", "!と叫んだ。"),
         ("𠮟る、葛󠄀、👨‍👩‍👧。", "𠮟る、葛󠄀、👨‍👩‍👧。"),
     ],
 )
@@ -208,9 +211,9 @@ def test_no_page_breaks_clean_or_leaves_markup(source):
 )
 def test_time_grows_with_the_page_and_no_faster(unit):
     # mwparserfromhell takes minutes for several of these.
-    started = time.perf_counter()
+    started = time.process_time()
     clean(unit * (200_000 // len(unit)))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 # --- Dumps ----------------------------------------------------------------------------------------------------------

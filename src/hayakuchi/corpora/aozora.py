@@ -12,13 +12,9 @@ from pathlib import Path
 from hayakuchi.corpora.aozora_notation import Ruby, plain_text, require_library
 from hayakuchi.corpora.archives import iter_files, total_size
 from hayakuchi.corpora.document import Document, Dropped, Record
+from hayakuchi.corpora.shift_jis import decode_shift_jis, is_damaged_utf8
 
 _SUFFIXES = (".txt", ".zip")
-
-# Python's cp932 lets four kinds of bytes pass that Shift_JIS does not have; like NUL they are no text.
-_NOT_SHIFT_JIS = re.compile("[\0\x80\xa0\uf8f0-\uf8f3]")
-# With this many whole characters before the first error, a file is damaged UTF-8 and not Shift_JIS.
-_UTF8_EVIDENCE = 4
 
 # The longest header of 1,010 works has six lines; a longer first block is the text itself.
 _HEADER = re.compile(r"\A\n*((?:[^　\n][^\n]{0,119}\n){1,8}+)\n")
@@ -29,6 +25,8 @@ _FOOTER = re.compile(r"\n底本(?:・初出)?[：:]")
 # Early files name the work's source in free words.
 _EARLY_FOOTER = re.compile(r"\n(?:入力者注|(?:テキスト)?入力者?[：:])")
 _FOOTER_CHARS = 3_000
+# One of these stands in every longer footer, and hardly in a text that has a line 底本： of its own.
+_CREDITS = re.compile(r"\n(?:入力|校正)[：:]|青空文庫")
 _BODY_END = "［＃本文終わり］"
 
 _IN_COPYRIGHT = re.compile(
@@ -58,12 +56,11 @@ class AozoraReader:
         """Streams one record a file.
 
         Raises:
-          UserError: the path holds no .txt, or something in it is damaged or too large.
+          UserError: the path holds no .txt, is itself a damaged archive, or something in it is too large.
           MissingExtraError: the `aozora` library is not installed.
         """
         require_library()
-        for origin, data in iter_files(self.path, _SUFFIXES):
-            yield Record(origin, data)
+        yield from iter_files(self.path, _SUFFIXES)
 
     def size_bytes(self) -> int | None:
         """Bytes of all files; None for tars and nested zips."""
@@ -87,47 +84,50 @@ class AozoraReader:
 
 
 def decode(data: bytes) -> str:
-    """Text of a file in UTF-8 or Shift_JIS (cp932), its lines ended by LF.
+    """Text of a file in UTF-8 or Shift_JIS, its lines ended by LF.
 
     Raises:
       UnicodeError: it is neither; the message names the byte.
     """
+    if (nul := data.find(b"\0")) >= 0:
+        raise UnicodeError(f"byte {nul} (0x00) does not occur in text")
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
-        encoding, bad = "utf-8", text.find("\0")
     except UnicodeDecodeError as error:
-        whole_characters = sum(byte >= 0xC2 for byte in data[: error.start])
-        if whole_characters >= _UTF8_EVIDENCE or data.startswith(b"\xef\xbb\xbf"):
+        if is_damaged_utf8(data, error.start):
             raise UnicodeError(f"byte {error.start} (0x{data[error.start]:02x}) breaks the UTF-8") from error
         try:
-            text = data.decode("cp932")
+            text = decode_shift_jis(data)
         except UnicodeDecodeError as sjis_error:
             at = sjis_error.start
             raise UnicodeError(f"byte {at} (0x{data[at]:02x}) is neither UTF-8 nor Shift_JIS") from sjis_error
-        match = _NOT_SHIFT_JIS.search(text)
-        encoding, bad = "cp932", match.start() if match else -1
-    if bad >= 0:
-        at = len(text[:bad].encode(encoding))
-        raise UnicodeError(f"byte {at} (0x{data[at]:02x}) does not occur in text")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def split_work(text: str) -> tuple[str, str, str]:
-    """Header (without legend), body and footer of a work, any of which may be empty."""
-    header, body = "", text
+    """Header (without legend), body and footer of a work, any of which may be empty.
+
+    A text with neither legend nor footer has no header: its first lines may be those of a poem.
+    """
+    header, start = "", 0
     if (legend := _LEGEND.match(text)) and "について" in legend[2]:
-        header, body = legend[1], text[legend.end() - 1 :]
-    elif block := _HEADER.match(text):
-        header, body = block[1], text[block.end() - 1 :]
-    footers = [match.start() for match in _FOOTER.finditer(body)]
-    if footers:
+        header, start = legend[1], legend.end() - 1
+    end = _body_end(text, start)
+    if not start and end < len(text) and (block := _HEADER.match(text, 0, end + 1)):
+        header, start = block[1], block.end() - 1
+    return header, text[start:end], text[end:]
+
+
+def _body_end(text: str, start: int) -> int:
+    """Where the footer begins in a text whose body begins at `start`; the length of the text if there is none."""
+    footers = [match.start() for match in _FOOTER.finditer(text, start)]
+    if footers and (len(text) - footers[-1] <= _FOOTER_CHARS or _CREDITS.search(text, footers[-1])):
         end = footers[-1]
     else:
-        early = _EARLY_FOOTER.search(body, max(0, len(body) - _FOOTER_CHARS))
-        end = early.start() if early else len(body)
-    if (body_end := body.find(_BODY_END, 0, end)) >= 0:
-        end = body_end
-    return header, body[:end], body[end:]
+        early = _EARLY_FOOTER.search(text, max(start, len(text) - _FOOTER_CHARS))
+        end = early.start() if early else len(text)
+    body_end = text.find(_BODY_END, start, end)
+    return body_end if body_end >= 0 else end
 
 
 def _title_and_author(header: str) -> tuple[str, str]:

@@ -106,7 +106,8 @@ def resolve_gaiji(note: str) -> str:
             return (b"\x8f" * (plane - 1) + bytes([0xA0 + row, 0xA0 + cell])).decode("euc_jis_2004")
         except ValueError:
             return GETA
-    gaiji = require_library().Document(f"※［＃{note}］").gaiji()
+    # Its table has Windows' look-alike of the minus sign (see `shift_jis`).
+    gaiji = require_library().Document(f"※［＃{note.replace('−', '－')}］").gaiji()
     resolved: str | None = gaiji[0].resolved if gaiji else None
     # Its table holds some private-use and control characters.
     return resolved if resolved and resolved.isprintable() else GETA

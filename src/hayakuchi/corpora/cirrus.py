@@ -23,12 +23,14 @@ _FILE_NAME = re.compile(r".*\.json" + COMPRESSED, re.IGNORECASE)
 _INDEX_LINE = b'{"index":'
 # [1], [注 2], [注釈 3], [a 4], [要出典], [いつ?] ...
 _MARK = re.compile(
-    r"[\[［]\s*(?:(?:注|注釈|註|註釈|脚注|出典|資料|[a-zA-Z]\s)?\s*[0-9０-９]{1,3}|[a-z]"
+    r"[\[［]\s*+(?:(?:注|注釈|註|註釈|脚注|出典|資料|[a-zA-Z]\s)?\s*+[0-9０-９]{1,3}|[a-z]"
     r"|要出典|要検証|要説明|要ページ番号|要文献特定詳細情報|独自研究\?|疑問点|信頼性要検証|いつ\?|誰\?|誰によって\?|どこ\?|編集)"
     r"(?:\s*[–-]\s*ノート)?\s*[\]］]"
 )
 # "^ 著者『書名』": the little arrow before each note leads back to where it is cited.
-_NOTE = re.compile(r"(?:^|(?<=[\s。」』）)]))[\^↑](?=\s|[a-z]\s|[“「『])", re.MULTILINE)
+_NOTE = re.compile(r"(?:^|(?<=[\s。」』）)]))[\^↑](?=\s|[a-z]\s|[“「『])")
+_POWER_BASE = re.compile(r"[A-Za-zＡ-Ｚａ-ｚΑ-Ωα-ω0-9０-９)）]\Z")  # x ^ 2
+_LOOK_BACK_CHARS = 40  # longer than the heading of a section of notes
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,22 @@ def drop_references(text: str) -> str:
     for line in text.split("\n"):
         if is_dropped_section(line.strip(" =\t　")):
             break
-        note = _NOTE.search(line)
-        prose = _MARK.sub("", line[: note.start()] if note else line).strip()
-        if note:  # "... 脚注 ^ 著者": the heading before the first note
+        notes = _notes_begin(line)
+        prose = _MARK.sub("", line[:notes]).strip()
+        if notes is not None:  # "... 脚注 ^ 著者": the heading before the first note
             sentence, _, last = prose.rpartition(" ")
             prose = sentence.strip() if is_dropped_section(last) else prose
-        if prose or not note:
+        if prose or notes is None:
             kept.append(prose)
     return "\n".join(kept).strip()
+
+
+def _notes_begin(line: str) -> int | None:
+    """Where the notes of a line begin; None if it has none, but a formula perhaps."""
+    marks = [mark.start() for mark in _NOTE.finditer(line)]
+    for at in marks:
+        before = _MARK.sub("", line[max(at - _LOOK_BACK_CHARS, 0) : at]).rstrip()
+        after_heading = not before or before.endswith("。") or is_dropped_section(before.split()[-1])
+        if after_heading or (len(marks) > 1 and not _POWER_BASE.search(before)):
+            return at
+    return None

@@ -46,11 +46,19 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A raw piece of a source: the unit of work of one `Reader.parse` call."""
+    """A raw piece of a source: the unit of work of one `Reader.parse` call.
+
+    Attributes:
+      origin: where it stands (see `Document.origin`).
+      data: its content.
+      title: title, or "".
+      damage: why an archive among others has no (more) content; such a record is reported and not parsed. Else "".
+    """
 
     origin: str
     data: bytes
     title: str = ""
+    damage: str = ""
 
 
 class Reader(Protocol):

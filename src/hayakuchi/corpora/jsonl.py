@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -76,16 +77,31 @@ def data_files(path: Path, pattern: re.Pattern[str], expected: str) -> list[Path
     """The file itself, or the files of a folder and its folders whose whole name fits, in the order of their names.
 
     Raises:
-      UserError: no such file or folder, or a folder without a fitting file.
+      UserError: no such file or folder, a folder that cannot be read, or one without a fitting file.
     """
     if path.is_dir():
-        files = sorted(file for file in path.rglob("[!.]*") if pattern.fullmatch(file.name) and file.is_file())
+        fitting = (file for file in files_below(path) if pattern.fullmatch(file.name) and not file.name.startswith("."))
+        files = sorted(file for file in fitting if file.is_file())
         if not files:
             raise UserError(f"{path}: the folder has no file ending in {expected}")
         return files
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     return [path]
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files of a folder and its folders; links to folders are not followed.
+
+    Raises:
+      UserError: one of the folders cannot be read (`Path.rglob` would pass over it without a word).
+    """
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename}: cannot read the folder ({error.strerror})") from error
+
+    for parent, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(parent, name) for name in names)
 
 
 def plain_size(files: list[Path]) -> int | None:

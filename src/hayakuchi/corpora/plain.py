@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hayakuchi.corpora.archives import iter_files, total_size
 from hayakuchi.corpora.document import Document, Dropped, Record
+from hayakuchi.corpora.shift_jis import decode_shift_jis, is_damaged_utf8
 
 _SUFFIXES = (".txt", ".md")
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -24,8 +25,7 @@ class PlainReader:
         Raises:
           UserError: nothing there, or a damaged archive.
         """
-        for origin, data in iter_files(self.path, _SUFFIXES):
-            yield Record(origin, data)
+        return iter_files(self.path, _SUFFIXES)
 
     def size_bytes(self) -> int | None:
         return total_size(self.path, _SUFFIXES)
@@ -42,10 +42,10 @@ class PlainReader:
 
 
 def decode(data: bytes) -> str:
-    r"""Japanese text in UTF-8, UTF-16 (with its mark), ISO-2022-JP, EUC-JP or Shift_JIS (cp932), lines ended by "\n".
+    r"""Japanese text in UTF-8, UTF-16 (with its mark), ISO-2022-JP, EUC-JP or Shift_JIS, lines ended by "\n".
 
     Raises:
-      UnicodeDecodeError: none of them fits; the error is that of the encoding which came furthest.
+      UnicodeDecodeError: damaged UTF-8, or none of them fits; the error is that of the encoding which came furthest.
     """
     if data.startswith(_UTF_16_MARKS):
         encodings = ["utf-16"]
@@ -55,8 +55,11 @@ def decode(data: bytes) -> str:
     errors = []
     for encoding in encodings:
         try:
-            return data.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+            text = decode_shift_jis(data) if encoding == "cp932" else data.decode(encoding)
+            return text.replace("\r\n", "\n").replace("\r", "\n")
         except UnicodeDecodeError as error:
+            if encoding == "utf-8-sig" and is_damaged_utf8(data, error.start):
+                raise
             errors.append(error)
     raise max(errors, key=lambda error: error.start)
 

@@ -75,12 +75,17 @@ _PARAMETER_NAME = re.compile(r"[\w -]{1,30}")
 # Possessive quantifiers (`*+`): a failing match never tries shorter ones, so time stays proportional to the text.
 _EXTERNAL_LINK = re.compile(r"\[(?:https?:|ftps?:|mailto:|//)[^\s\[\]]*+[ \t　]*+([^\[\]\n]*+)\]")
 _QUOTES = re.compile(r"'{2,}")
-_SWITCH = re.compile(r"__[^\s_]{2,20}__")
+# __NOTOC__ and __目次非表示__, but not Python's __init__.
+_SWITCH = re.compile(r"__(?:[A-Z]{2,20}|[^\x00-\x7f]{2,20})__")
+# `html.unescape` raises for numbers of over 4,300 digits.
+_NO_CHARACTER = re.compile(r"&#\d{20,};?")
 _SPACES = re.compile(r"[^\S　]+")
 _EMPTY_BRACKETS = re.compile(r"[（(][\s、,，;；:：・/／]*+[）)]")
 _AFTER_OPENING = re.compile(r"([（(])[\s、,，;；]++")
 _BEFORE_CLOSING = re.compile(r"(?<![\s、,，;；])[\s、,，;；]++(?=[）)])")
 _LEFT_BRACKETS = re.compile(r"[\[\]{}]{2,}")
+# A row of a table or infobox whose end is missing; a "!" alone may begin a sentence.
+_TABLE_ROW = re.compile(r"\||! |!.*?(?:!!|\|)")
 _LEFT_REF = re.compile(r"(?<!<)<++(?=/?ref)", re.IGNORECASE)
 
 
@@ -262,9 +267,8 @@ def _join_lines(text: str) -> str:
     below = 0  # level of the next line kept: that of a heading, 7 for text, 0 at the end of the page
     for line in reversed(text.split("\n")):
         heading = _heading(line) if line.startswith("=") else None
-        # "|" and "!" begin the rows of a table or infobox whose end is missing.
         content = heading[1] if heading else line.strip().lstrip("*#:;")
-        tidied = "" if content.startswith(("|", "!")) else _tidy(content)
+        tidied = "" if _TABLE_ROW.match(content) else _tidy(content)
         level = heading[0] if heading else 7
         if not tidied:
             if kept and kept[-1]:
@@ -283,7 +287,7 @@ def _join_lines(text: str) -> str:
 def _tidy(line: str) -> str:
     if not line:
         return ""
-    line = _SPACES.sub(" ", html.unescape(line))
+    line = _SPACES.sub(" ", html.unescape(_NO_CHARACTER.sub("", line)))
     line = _LEFT_REF.sub("", _LEFT_BRACKETS.sub("", line))
     for _ in range(3):  # brackets in brackets, as far as people nest them
         line = _EMPTY_BRACKETS.sub("", line)

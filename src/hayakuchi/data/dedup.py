@@ -80,16 +80,11 @@ class Deduplicator:
         _check(mode)
         if not 0 < threshold <= 1:
             raise UserError(f"threshold={threshold!r} of near-duplicates must be in (0, 1]")
-        self._mode = mode
         self._exact: set[bytes] = set()
         self._near = _NearIndex(threshold)
         self.note = ""
         if mode == "near" and not _rensa():
             self.note = "only exact duplicates are dropped: near ones need `pip install 'hayakuchi[corpora]'`"
-
-    def seen(self, text: str) -> str | None:
-        """`add` of the text's signature."""
-        return self.add(signature(text, self._mode))
 
     def add(self, found: Signature) -> str | None:
         """Why a document is to be dropped, "duplicate" or "near-duplicate"; None if it is new, which is remembered."""

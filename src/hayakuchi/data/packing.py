@@ -41,12 +41,6 @@ class WindowPlan:
     def windows(self) -> int:
         return len(self.first_segment) - 1
 
-    @property
-    def padding(self) -> float:
-        """Share of all positions that hold nothing."""
-        filled = int(self.tokens.sum(dtype=np.int64)) + len(self.tokens)
-        return 1 - filled / max(self.windows * self.length, 1)
-
 
 def plan_windows(lengths: np.ndarray, codes: np.ndarray, length: int) -> WindowPlan:
     """Plans the windows of a split. Deterministic, and O(n log n) in the number of documents.

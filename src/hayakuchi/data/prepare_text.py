@@ -5,12 +5,14 @@ same bytes however many workers there are. The first parses, normalises and hash
 stages the texts on disk and keeps a sample for the tokenizer. The second encodes what was staged. Memory is bounded:
 a few tasks in flight, the sample, and some numbers a document.
 
-Everything is made in `OUT.partial` and renamed when complete: there is never half a data set under its own name.
+Everything is made in a folder `OUT.partial-...` of its own and moved when complete: there is never half a data set
+under its own name, and two preparations do not meet.
 """
 
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -40,6 +42,8 @@ TASK_BYTES = 1 << 20
 SAMPLE_BYTES = 50_000_000
 HELDOUT_SAMPLE_BYTES = 4_000_000
 
+_STAGED, _MODEL, _INFO, _REPORT = "staging.utf8", "tokenizer.model", "dataset.json", "report.json"
+
 
 def prepare_text(out: Path, sources: Sequence[Reader], options: PrepareOptions) -> dict[str, Any]:
     """Makes a data set directory (ARCHITECTURE.md).
@@ -56,30 +60,39 @@ def prepare_text(out: Path, sources: Sequence[Reader], options: PrepareOptions) 
       UserError: an unreadable source or tokenizer, no document left, `out` taken, or no room on the disk. Nothing is
         left behind then.
     """
-    _check_free(out)
     if options.tokenizer is not None:
         # Refuses a bad one; better now than after hours of reading.
         Tokenizer.load(options.tokenizer)
-    partial = out.with_name(out.name + ".partial")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        with WorkerPool(options.workers or os.cpu_count() or 1) as pool:
-            report = _Preparation(partial, sources, options, pool).run()
-        if out.exists():
-            out.rmdir()
-        partial.rename(out)
+        _check_free(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=f"{out.name}.partial-", dir=out.parent, ignore_cleanup_errors=True
+        ) as partial:
+            # One level deeper, since the temporary folder itself is closed to all other users.
+            folder = Path(partial) / "data"
+            folder.mkdir()
+            with WorkerPool(options.workers or os.cpu_count() or 1) as pool:
+                report = _Preparation(folder, sources, options, pool).run()
+            _check_free(out)  # again: it took hours
+            if out.exists():
+                out.rmdir()
+            folder.rename(out)
     except OSError as error:
         raise UserError(
-            f"{error.filename or partial}: cannot write the data set ({error.strerror or error})"
+            f"{error.filename or out}: cannot write the data set ({error.strerror or error}); "
+            "make room or choose another place"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return report
 
 
 def _check_free(out: Path) -> None:
-    if (out / "dataset.json").exists():
+    """Refuses an `out` that is taken or cannot be renamed to."""
+    if out.name in ("", ".."):
+        raise UserError(f"{out}: name a new directory for the data set, such as {out / 'data'}")
+    if out.is_symlink():
+        raise UserError(f"{out}: a symbolic link; name the directory itself")
+    if (out / _INFO).exists():
         raise UserError(f"{out}: already holds a data set; choose another directory or delete this one")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out}: exists and is not an empty directory; choose another one")
@@ -104,12 +117,12 @@ class _Preparation:
     def run(self) -> dict[str, Any]:
         """Writes the data set into the folder and returns the report."""
         clock = [time.perf_counter()]
-        staged = self._folder / "staging.utf8"
+        staged = self._folder / _STAGED
         with Staging(staged) as staging:
             self._read(staging)
         thresholds = staging.thresholds(self._options.heldout_fraction)
         clock.append(time.perf_counter())
-        model = self._folder / "tokenizer.model"
+        model = self._folder / _MODEL
         training = None
         if self._options.tokenizer is None:
             heldout_below = dict(zip(staging.code_names, thresholds, strict=True))
@@ -130,10 +143,11 @@ class _Preparation:
             normalisation=self._options.normalisation,
             subcodes=self._options.subcodes,
             counts=self._counts,
-        ).save(self._folder / "dataset.json")
+        ).save(self._folder / _INFO)
         report = self._report(loaded, training, np.diff(clock).tolist())
         text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
-        (self._folder / "report.json").write_text(text, encoding="utf-8")
+        # A path may hold bytes that are no UTF-8.
+        (self._folder / _REPORT).write_text(text, encoding="utf-8", errors="replace")
         return report
 
     def _read(self, staging: Staging) -> None:

@@ -1,7 +1,8 @@
 """The held-out split, fixed by the text of each document.
 
 A document keeps its side whatever else is prepared with it, in whatever order, from whatever source and by however
-many workers; two copies of one text never stand on both sides.
+many workers, and two copies of one text stand on the same side. Only in a code of very few documents a second rule may
+move some (`Staging.thresholds`), so that both sides have one.
 """
 
 import hashlib
@@ -33,8 +34,3 @@ def text_hash(text: str) -> TextHash:
 def threshold(fraction: float) -> int:
     """Texts whose split hash is below this number are held out: a share of `fraction` of all texts."""
     return round(fraction * HASH_SPAN)
-
-
-def is_heldout(text: str, fraction: float) -> bool:
-    """Whether a normalised text belongs to the held-out split when a share of `fraction` in [0, 1] does."""
-    return text_hash(text).split < threshold(fraction)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from hayakuchi.data.split import TextHash, threshold
+from hayakuchi.data.split import HASH_SPAN, TextHash, threshold
 
 
 class Stretch(NamedTuple):
@@ -86,20 +86,27 @@ class Staging:
     def thresholds(self, fraction: float) -> list[int]:
         """For each code the number below which the hash of a held-out text lies.
 
-        It is the same for all codes but those so small that no text of theirs fell below it: there the text with the
-        smallest hash is held out, unless it is the only one.
+        It is the same for all codes but those so small that none or all of their texts fell below it: there the text
+        with the smallest hash is held out, and the one with the largest is not. A single text is not held out.
         """
         general = threshold(fraction)
-        lowest: list[list[int]] = [[] for _ in self._numbers]
+        lowest, highest = [HASH_SPAN] * len(self._numbers), [0] * len(self._numbers)
         for code, value in zip(self.codes, self.split_hashes, strict=True):
-            lowest[code] = heapq.nsmallest(2, {*lowest[code], value})
+            lowest[code] = min(lowest[code], value)
+            highest[code] = max(highest[code], value)
         if not general:
             return [0] * len(lowest)
-        return [max(general, values[0] + 1) if len(values) > 1 else 0 for values in lowest]
+        return [
+            min(max(general, low + 1), high) if low < high else 0 for low, high in zip(lowest, highest, strict=True)
+        ]
+
+
+_SPREAD = 0x9E3779B97F4A7C15
+"""2**64 over the golden ratio: its multiples, modulo 2**64, are spread evenly."""
 
 
 class SampledText(NamedTuple):
-    """A text of a `Sample`; `order` is the largest for the text to keep longest."""
+    """A text, or a piece of one, of a `Sample`; `order` is the largest for the text to keep longest."""
 
     order: int
     split_hash: int
@@ -113,21 +120,25 @@ class Sample:
     It keeps the texts with the smallest sampling hashes.
 
     Args:
-      limit_bytes: size of the whole sample, and of the longest beginning of a text that is kept.
+      limit_bytes: size of the whole sample. A text longer than a 20th of it is drawn in pieces, each by a hash of its
+        own: a huge text has its share and no more, and where it is the only one the sample is of all its parts.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
+        self._piece_bytes = max(limit_bytes // 20, 1)
         self._size = 0
         self._heap: list[SampledText] = []
 
     def add(self, text: bytes, code: str, hashes: TextHash) -> None:
-        text = text[: self._limit]
-        heapq.heappush(self._heap, SampledText(-hashes.sample, hashes.split, code, text))
-        self._size += len(text)
-        while self._size > self._limit:
-            self._size -= len(heapq.heappop(self._heap).text)
+        for start in range(0, len(text), self._piece_bytes):
+            piece = text[start : start + self._piece_bytes]
+            order = (hashes.sample + start * _SPREAD) % (1 << 64)
+            heapq.heappush(self._heap, SampledText(-order, hashes.split, code, piece))
+            self._size += len(piece)
+            while self._size > self._limit:
+                self._size -= len(heapq.heappop(self._heap).text)
 
     def texts(self) -> list[SampledText]:
-        """What was kept; the last character of a text that was cut may be incomplete."""
+        """What was kept; the first and last character of a piece may be incomplete."""
         return sorted(self._heap, reverse=True)

@@ -17,7 +17,7 @@ from hayakuchi.data.workers import peak_memory_bytes
 from hayakuchi.errors import UserError
 from hayakuchi.text.codes import check_code_name
 from hayakuchi.text.normalise import DEFAULT_POLICY, POLICIES, normalise
-from hayakuchi.text.tokenizer import EOS_ID, FIRST_BYTE_ID, FIRST_LEARNT_ID, Tokenizer
+from hayakuchi.text.tokenizer import EOS_ID, FIRST_BYTE_ID, FIRST_LEARNT_ID, Tokenizer, check_vocabulary_size
 
 SUBCODES = {"title": "題名：", "author": "作者："}
 """What stands before title and author where they are written in front of a document, a line each."""
@@ -50,6 +50,7 @@ class PrepareOptions:
     def __post_init__(self) -> None:
         if self.vocabulary_size is not None and self.tokenizer is not None:
             raise UserError(f"--vocab-size {self.vocabulary_size} and --tokenizer {self.tokenizer}: give one of them")
+        check_vocabulary_size(self.vocabulary_size)
         for name, value, known in (
             ("normalisation", self.normalisation, POLICIES),
             ("deduplicate", self.deduplicate, dedup.MODES),
@@ -153,6 +154,8 @@ def usage() -> Usage:
 
 
 def _parse_record(reader: Reader, record: Record) -> list[Document | Dropped]:
+    if record.damage:
+        return [Dropped(record.origin, "damaged archive", record.damage)]
     try:
         return reader.parse(record)
     except UserError as error:

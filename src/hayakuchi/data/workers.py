@@ -1,8 +1,10 @@
 """A pool of worker processes that gives results in the order of the work, with a bounded number in flight."""
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -36,7 +38,7 @@ class WorkerPool:
         if self._workers > 1:
             # A fork would copy the threads of JAX and SentencePiece in whatever state they are.
             context = multiprocessing.get_context("spawn")
-            self._executor = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_ignore_interrupts)
+            self._executor = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_start_worker)
         return self
 
     def __exit__(
@@ -78,6 +80,15 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _ignore_interrupts() -> None:
+def _start_worker() -> None:
     # Ctrl-C reaches all processes of the terminal; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A parent that is killed cannot end its workers, and they would wait for the next task for ever.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

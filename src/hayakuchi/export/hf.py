@@ -85,13 +85,17 @@ def model_config(config: CtrlConfig) -> dict[str, Any]:
 def _write_model(run: TextRun, folder: Path) -> int:
     """Configuration, generation settings and weights; returns the number of parameters."""
     try:
-        from safetensors.numpy import save_file  # noqa: PLC0415 - of an optional extra
+        from safetensors import SafetensorError  # noqa: PLC0415 - of an optional extra
+        from safetensors.numpy import save_file  # noqa: PLC0415
     except ImportError as error:
         raise MissingExtraError("safetensors", "hf", "export --format hf") from error
     config = run.recipe.model
     tensors = to_hf(nnx.to_pure_dict(nnx.state(run.model, nnx.Param)), config)
     _write_json(folder / "config.json", model_config(config))
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    try:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:  # what it makes of a full disk
+        raise OSError(str(error)) from error
     # safetensors lets nobody but the owner read the file.
     shutil.copymode(folder / "config.json", folder / "model.safetensors")
     _write_json(folder / "generation_config.json", _generation_config(config.length))
@@ -117,7 +121,8 @@ def _write_tokenizer(run: TextRun, folder: Path) -> list[str]:
     """The tokenizer; returns the names of its ids."""
     fast = fast_tokenizer(run.tokenizer, run.codes)
     names = token_names(run.tokenizer, run.codes)
-    fast.save(str(folder / "tokenizer.json"))
+    # `fast.save` would make a bare Exception of a full disk.
+    (folder / "tokenizer.json").write_text(fast.to_str(pretty=True), encoding="utf-8")
     settings = {
         # Without this key AutoTokenizer looks for CTRL's own tokenizer, which splits at spaces.
         "tokenizer_class": "PreTrainedTokenizerFast",

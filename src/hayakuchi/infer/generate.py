@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from hayakuchi.errors import UserError
+from hayakuchi.errors import UserError, require
 from hayakuchi.infer.decoding import decoded_blocks
 from hayakuchi.infer.run import TextRun
 from hayakuchi.infer.sampling import SamplingConfig
@@ -111,12 +111,12 @@ def stream(
       UserError: at the call, not at the first piece: an unknown code, a number out of range, an empty stop string, or a
         prompt that does not fit the window.
     """
-    _require(1 <= max_tokens <= LARGEST_MAX_TOKENS, "max_tokens", max_tokens, f"must be 1 to {LARGEST_MAX_TOKENS:,}")
-    _require(1 <= n <= LARGEST_SAMPLES, "n", n, f"must be 1 to {LARGEST_SAMPLES:,}")
-    _require(0 <= seed < 2**32, "seed", seed, "must be 0 to 2**32 - 1")
+    require(1 <= max_tokens <= LARGEST_MAX_TOKENS, "max_tokens", max_tokens, f"must be 1 to {LARGEST_MAX_TOKENS:,}")
+    require(1 <= n <= LARGEST_SAMPLES, "n", n, f"must be 1 to {LARGEST_SAMPLES:,}")
+    require(0 <= seed < 2**32, "seed", seed, "must be 0 to 2**32 - 1")
     stops = [normalise(string, run.info.normalisation) for string in stop]
     for given, string in zip(stop, stops, strict=True):
-        _require(bool(string), "stop", given, "holds no text: leave it out")
+        require(bool(string), "stop", given, "holds no text: leave it out")
     code_id = run.tokenizer.code_id(run.codes.slot(code or UNCONDITIONAL))
     ids = [code_id, *run.tokenizer.encode(normalise(prompt, run.info.normalisation)).tolist()]
     length = run.model.config.length
@@ -191,8 +191,3 @@ def _overlap(text: str, string: str) -> int:
     """Length of the longest end of `text` that begins `string`, but is not all of it."""
     longest = min(len(text), len(string) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(string[:size])), 0)
-
-
-def _require(condition: bool, name: str, value: object, rule: str) -> None:
-    if not condition:
-        raise UserError(f"{name}={value!r} {rule}")

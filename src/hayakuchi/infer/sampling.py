@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from hayakuchi.errors import UserError
+from hayakuchi.errors import require
 
 PenaltyMode = Literal["paper", "hf", "shift_invariant"]
 PENALTY_MODES: tuple[PenaltyMode, ...] = ("paper", "hf", "shift_invariant")
@@ -44,13 +44,13 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         warm = 0.01 <= self.temperature <= 100
-        _require(self.temperature == 0 or warm, "temperature", self.temperature, "must be 0 or from 0.01 to 100")
-        _require(0 <= self.top_k < 2**31, "top_k", self.top_k, "must be 0 (off) or more")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "must be above 0 and at most 1")
-        _require(math.isfinite(self.penalty) and self.penalty >= 1, "penalty", self.penalty, "must be 1 (off) or more")
+        require(self.temperature == 0 or warm, "temperature", self.temperature, "must be 0 or from 0.01 to 100")
+        require(0 <= self.top_k < 2**31, "top_k", self.top_k, "must be 0 (off) or more")
+        require(0 < self.top_p <= 1, "top_p", self.top_p, "must be above 0 and at most 1")
+        require(math.isfinite(self.penalty) and self.penalty >= 1, "penalty", self.penalty, "must be 1 (off) or more")
         modes = ", ".join(PENALTY_MODES)
-        _require(self.penalty_mode in PENALTY_MODES, "penalty_mode", self.penalty_mode, f"must be one of {modes}")
-        _require(0 <= self.ban_ngram <= LARGEST_NGRAM, "ban_ngram", self.ban_ngram, f"must be 0 to {LARGEST_NGRAM}")
+        require(self.penalty_mode in PENALTY_MODES, "penalty_mode", self.penalty_mode, f"must be one of {modes}")
+        require(0 <= self.ban_ngram <= LARGEST_NGRAM, "ban_ngram", self.ban_ngram, f"must be 0 to {LARGEST_NGRAM}")
 
     @property
     def knobs(self) -> "Knobs":
@@ -226,8 +226,3 @@ def _marked(tokens: Int[Array, "B N"], chosen: Bool[Array, "B N"], vocabulary_si
 
 def _members(ids: tuple[int, ...], vocabulary_size: int) -> np.ndarray:
     return np.isin(np.arange(vocabulary_size), ids)
-
-
-def _require(condition: bool, name: str, value: object, rule: str) -> None:
-    if not condition:
-        raise UserError(f"{name}={value!r} {rule}")

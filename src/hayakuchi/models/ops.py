@@ -149,7 +149,7 @@ def _weighted_loss_forward(
         loss, grad_transposed, grad_bias = sums
         x_nd, labels_n, weights_n = inputs
         scores = logits(x_nd, table, bias)
-        peak = lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+        peak = jnp.max(scores, axis=-1, keepdims=True)
         exponentials = jnp.exp(scores - peak)
         total = jnp.sum(exponentials, axis=-1, keepdims=True)
         label_scores = jnp.take_along_axis(scores, labels_n[:, None], axis=-1)

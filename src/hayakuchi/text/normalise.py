@@ -1,12 +1,14 @@
 """Normalisation of text under a named policy.
 
-Every policy first cleans: line ends become line feeds; control characters but tab and line feed, byte order marks and
-lone surrogates go. Joiners and variation selectors stay, since emoji families and the variants of kanji (葛󠄀) consist
-of them. Then
+Every policy first cleans: line ends, form feeds and vertical tabs become line feeds; other control characters but the
+tab, byte order marks and lone surrogates go. Joiners and variation selectors stay, since emoji families and the
+variants of kanji (葛󠄀) consist of them. Then
 
 - "nfkc" folds what is one character in two spellings (half-width katakana, full-width letters and digits, か + U+3099)
   but keeps `KEPT`, which NFKC would turn into something else, and a half-width ﾟ or ﾞ without katakana before it, as
-  in the face (ﾟдﾟ), which NFKC would put on top of its neighbour;
+  in the face (ﾟдﾟ), which NFKC would put on top of its neighbour. The full-width tilde ～ (U+FF5E), which Windows
+  writes for the wave dash, becomes the wave dash 〜 (U+301C), and not the ~ of NFKC. － (U+FF0D) stays, since it is
+  written for the hyphen as often as for the minus sign;
 - "nfc" only composes (か + U+3099), though for some kanji (U+FA19 神) that means their common form;
 - "none" leaves the rest as it is.
 
@@ -26,7 +28,7 @@ DEFAULT_POLICY = "nfkc"
 # Characters that the policy "nfkc" keeps, as the inside of a regular expression's [], and why. Each is NFC already.
 KEPT = {
     "\u3000": "ideographic space: it indents paragraphs, and NFKC would make it an ASCII space",
-    "\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff60\uffe0-\uffe6": "full-width ！（）：～￥ are the norm",
+    "\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff5d\uff5f\uff60\uffe3\uffe5": "full-width ！（￥ are the norm",
     "\u2025\u2026": "leaders ‥ … are one sign, not full stops",
     "\u203c\u2047-\u2049": "‼ ⁇ ⁈ ⁉ are one sign, and emoji with a variation selector",
     "\u2033\u2034\u2036\u2037\u2057\u222c\u222d\u222f\u2230": "″ and ∬ are one sign, not two",
@@ -43,9 +45,10 @@ KEPT = {
     "\u309f\u30ff": "ゟ and ヿ of old print",
 }
 
+_FULL_WIDTH_TILDE, _WAVE_DASH = "\uff5e", "\u301c"
 _KEPT_RUN = re.compile(f"([{''.join(KEPT)}]+|(?<![\uff66-\uff9d])[\uff9e\uff9f]+)")
-_LINE_END = re.compile("\r\n?|[\x85\u2028\u2029]")
-_REMOVED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
+_LINE_END = re.compile("\r\n?|[\v\f\x85\u2028\u2029]")
+_REMOVED = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff]")
 _UNCLEAN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\u2028\u2029\ud800-\udfff]")
 
 
@@ -61,7 +64,7 @@ def normalise(text: str, policy: str = DEFAULT_POLICY) -> str:
         text = _clean(text)
     if policy == "nfkc":
         # Even parts are what stands between kept characters. NFKC never gives one of those, hence idempotence.
-        parts = _KEPT_RUN.split(text)
+        parts = _KEPT_RUN.split(text.replace(_FULL_WIDTH_TILDE, _WAVE_DASH))
         parts[::2] = [_normal_form("NFKC", part) for part in parts[::2]]
         return "".join(parts)
     if policy == "nfc":

@@ -39,7 +39,11 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<eos>", *(f"<code:{slot}>" for slot in rang
 FIRST_BYTE_ID = len(SPECIAL_PIECES)
 FIRST_LEARNT_ID = FIRST_BYTE_ID + 256
 
-_SPACE_SIGN_IDS = [FIRST_BYTE_ID + byte for byte in SPACE.encode()]
+_SPACE_SIGN_IDS = np.array([FIRST_BYTE_ID + byte for byte in SPACE.encode()], np.int32)
+# SentencePiece takes 20 bytes of memory for each byte of a text, so a long one goes in by stretches of whole lines. A
+# line feed is always a piece of its own, hence the ids are the same.
+_STRETCH_CHARACTERS = 1 << 20
+_PART = re.compile(f"{SPACE}+|[^{SPACE}]{{0,{_STRETCH_CHARACTERS}}}\n|[^{SPACE}\n]+\n?")
 _MODEL_LIMIT_BYTES = 64 << 20
 
 # Texts that tokenizers are known to damage, for the gate.
@@ -127,23 +131,19 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[NDArray[np.int32]]:
         """`encode` of each text, by `threads` threads."""
-        counts = [text.count(SPACE) for text in texts]
+        parts = [_parts(text) for text in texts]
         try:
-            parts = [part.encode() for text in texts for part in text.split(SPACE)]
+            encoded = [part.encode() for each in parts for part in each if not part.startswith(SPACE)]
         except UnicodeEncodeError as error:
             raise UserError(
                 f"the text holds a lone surrogate, U+{ord(error.object[error.start]):04X}; normalise it first"
             ) from error
-        arrays = iter(self._processor.encode(parts, num_threads=threads, return_type="numpy"))
-        if not any(counts):
-            return list(arrays)
-        return [self._rejoined([next(arrays) for _ in range(count + 1)]) for count in counts]
-
-    @staticmethod
-    def _rejoined(parts: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-        """The parts of a text between its "▁", with the bytes of "▁" between them."""
-        joint = np.array(_SPACE_SIGN_IDS, np.int32)
-        return np.concatenate([parts[0], *(array for part in parts[1:] for array in (joint, part))])
+        arrays = iter(self._processor.encode(encoded, num_threads=threads, return_type="numpy"))
+        joined = []
+        for each in parts:
+            ids = [np.tile(_SPACE_SIGN_IDS, len(part)) if part.startswith(SPACE) else next(arrays) for part in each]
+            joined.append(ids[0] if len(ids) == 1 else np.concatenate(ids))
+        return joined
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """The text of ids. Special ids give nothing; bytes that are not UTF-8, which only a model writes, U+FFFD."""
@@ -222,10 +222,7 @@ def train_tokenizer(
         `path` that cannot be written.
     """
     start = time.perf_counter()
-    if vocabulary_size is not None and vocabulary_size <= FIRST_LEARNT_ID:
-        raise UserError(
-            f"--vocab-size {vocabulary_size}: {FIRST_LEARNT_ID} ids are taken already; ask for some thousands"
-        )
+    check_vocabulary_size(vocabulary_size)
     corpus = sample_lines(texts, max_training_bytes)
     if not corpus.lines:
         raise UserError("there is no text to train a tokenizer on: all documents are empty")
@@ -247,6 +244,14 @@ def train_tokenizer(
     )
 
 
+def check_vocabulary_size(vocabulary_size: int | None) -> None:
+    """Raises a UserError for a size that no texts can support."""
+    if vocabulary_size is not None and vocabulary_size <= FIRST_LEARNT_ID:
+        raise UserError(
+            f"--vocab-size {vocabulary_size}: {FIRST_LEARNT_ID} ids are taken already; ask for some thousands"
+        )
+
+
 def check_round_trip(tokenizer: Tokenizer, samples: Sequence[str]) -> None:
     """The gate: `decode(encode(text)) == text` for each sample.
 
@@ -262,6 +267,11 @@ def check_round_trip(tokenizer: Tokenizer, samples: Sequence[str]) -> None:
                 f"the tokenizer gives back {back[shown]!r} for {text[shown]!r} (character {at} of a text);"
                 " report this text as a defect of Hayakuchi"
             )
+
+
+def _parts(text: str) -> list[str]:
+    """The text cut into runs of "▁", which SentencePiece would take for spaces, and stretches without."""
+    return _PART.findall(text) if SPACE in text or len(text) > _STRETCH_CHARACTERS else [text]
 
 
 def _train(corpus: Corpus, vocabulary_size: int | None, threads: int) -> bytes:

@@ -4,6 +4,8 @@ A checkpoint counts only when complete; a damaged newest one is reported and the
 """
 
 import logging
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -11,6 +13,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as managers
 
 from hayakuchi.errors import UserError
@@ -39,6 +42,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, keep: int, *, read_only: bool = False) -> None:
         self.folder = folder
+        self._read_only = read_only
         options = ocp.CheckpointManagerOptions(
             preservation_policy=None if read_only else managers.LatestN(keep),
             cleanup_tmp_directories=not read_only,
@@ -57,14 +61,13 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is None:
-            self.wait()
-        self._manager.close()
-
-    def latest_step(self) -> int | None:
-        """Number of the newest listed checkpoint."""
-        step: int | None = self._manager.latest_step()
-        return step
+        try:
+            if error is None:
+                self.wait()
+        finally:
+            # The error under way is the one to tell, not what the same cause made of a save.
+            with suppress(OSError, ValueError):
+                self._manager.close()
 
     def preempted(self, step: int) -> bool:
         """Whether the platform announced to all processes that this machine will be taken."""
@@ -99,6 +102,8 @@ class Checkpoints:
     def restore(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
         """The newest whole checkpoint as (state, {"step", "position", "key", "recipe"}); None if there is none at all.
 
+        Damaged ones after it get the name "STEP.damaged", since training will save those steps anew (not `read_only`).
+
         Args:
           target: the state as ShapeDtypeStructs with shardings; a difference in structure or shape is an error, never a
             silent cast.
@@ -110,20 +115,36 @@ class Checkpoints:
         reasons: list[str] = []
         for step in steps:
             try:
-                return self._restore(step, target)
+                found = self._restore(step, target)
             except UserError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a damaged file raises, the one before may be whole
-                reasons.append(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__)
+                reasons.append(_first_line(error))
                 logger.warning(
                     "checkpoint %s is damaged (%s); trying the one before it", self.folder / str(step), reasons[-1]
                 )
+            else:
+                if reasons and not self._read_only:
+                    self._set_aside([later for later in steps if later > step])
+                return found
         if steps:
             raise UserError(
                 f"{self.folder}: none of the checkpoints {steps} can be read ({reasons[0]}); "
                 "move the folder away to start anew"
             )
         return None
+
+    def _set_aside(self, steps: list[int]) -> None:
+        if jax.process_index() == 0:
+            for step in steps:
+                damaged = self.folder / f"{step}.damaged"
+                shutil.rmtree(damaged, ignore_errors=True)
+                try:
+                    (self.folder / str(step)).rename(damaged)
+                except OSError as error:
+                    raise CheckpointError(f"{self.folder / str(step)}: damaged; move it away by hand") from error
+        multihost_utils.sync_global_devices("damaged checkpoints have another name")
+        self._manager.reload()
 
     def _restore(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
         arrays = flatten(target)
@@ -151,8 +172,13 @@ class Checkpoints:
                 )
 
     def _failure(self, error: Exception) -> CheckpointError:
-        reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
+        # TensorStore tells the whole chain of what failed in what, the cause last.
+        reason = getattr(error, "strerror", None) or _first_line(error).rsplit(": ", 1)[-1]
         return CheckpointError(
             f"{self.folder}: the checkpoint could not be written ({reason}); make room or set the permissions, and run "
             "the same command again: it goes on from the last whole one"
         )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Bool
 
 from hayakuchi.data.batches import BatchIterator
 from hayakuchi.models.sharding import BATCH, shardings
 from hayakuchi.train.checkpoint import Checkpoints
-from hayakuchi.train.metrics import Reporter
+from hayakuchi.train.metrics import NonFiniteLossError, Reporter
 from hayakuchi.train.signals import StopSignal
 from hayakuchi.train.task import Task, TrainState
 
@@ -29,6 +31,7 @@ class Compiled:
     Attributes:
       step: (state, batch, key) -> (state, metrics); the state is donated.
       held_out: (parameters, batch) -> sums.
+      finite: (state) -> whether all its numbers are.
       abstract_state: the state as ShapeDtypeStructs with shardings, to restore into.
       place: puts a process's rows of a batch on its devices.
       init: (key) -> state, sharded.
@@ -37,6 +40,7 @@ class Compiled:
 
     step: Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, Any]]]
     held_out: Callable[[Any, Any], dict[str, Any]]
+    finite: Callable[[TrainState], Bool[Array, ""]]
     abstract_state: TrainState
     place: Callable[[Any], Any]
     init: Callable[[Any], TrainState]
@@ -62,6 +66,7 @@ def compile_task(task: Task, mesh: Mesh) -> Compiled:
     return Compiled(
         step=step,
         held_out=jax.jit(task.held_out_loss, out_shardings=whole),
+        finite=jax.jit(_all_finite, out_shardings=whole),
         abstract_state=state,
         place=lambda local: jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows, x), local),
         init=jax.jit(task.init, out_shardings=layout),
@@ -90,28 +95,40 @@ def run(
       The last state, and the name of the signal that ended the run early, or None.
 
     Raises:
-      NonFiniteLossError: a loss was NaN or infinite; nothing after it is saved.
+      NonFiniteLossError: a loss, or the state to be saved, is not finite; that state is not saved.
       CheckpointError: a checkpoint could not be written.
     """
     done = int(state.step)
     queue = _ahead(batches, programs.place, reporter)
-    with StopSignal() as stop:
-        while done < steps:
+    stopped = None
+    with StopSignal(jax.process_count()) as stop:
+        while done < steps and not stopped:
             batch, position = next(queue)
             state, metrics = programs.step(state, batch, key)
             done += 1
             reporter.push(done, metrics)
-            stopping = stop.received or ("preemption" if checkpoints.preempted(done) else None)
-            if done % checkpoint_every == 0 or done == steps or stopping:
-                reporter.flush()  # a state whose loss is not finite never reaches the disk
+            if done < steps:
+                stopped = stop.received or ("preemption" if checkpoints.preempted(done) else None)
+            if done % checkpoint_every == 0 or done == steps or stopped:
+                reporter.flush()
                 with paused(reporter):
-                    loss = _held_out_loss(programs, state.parameters, held_out)
-                    reporter.write(done, loss)
-                    reporter.last |= loss
+                    # The loss of this step is that of the state before it.
+                    if not programs.finite(state):
+                        raise NonFiniteLossError(done, "the state has a number that is not finite")
                     checkpoints.save(done, state, key, position, recipe)
-            if stopping:
-                return state, stopping
-    return state, None
+                    # Who asks to stop gives little time, too little perhaps to compile what computes the loss.
+                    if not stopped:
+                        loss = _held_out_loss(programs, state.parameters, held_out)
+                        reporter.write(done, loss)
+                        reporter.last |= loss
+        with paused(reporter):
+            checkpoints.wait()  # here a second SIGTERM still does no harm
+    return state, stopped
+
+
+def _all_finite(state: TrainState) -> Bool[Array, ""]:
+    leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
 
 @contextmanager

@@ -17,7 +17,13 @@ from hayakuchi.progress import Bar
 
 
 class NonFiniteLossError(RuntimeError):
-    """The loss of a step was NaN or infinite; no later state was saved."""
+    """The loss, the gradient or the state of a step was NaN or infinite; that state and later ones were not saved."""
+
+    def __init__(self, step: int, found: str) -> None:
+        super().__init__(
+            f"step {step}: {found}: the checkpoints before it are whole. Lower --learning-rate, "
+            "lengthen --warmup-steps or use --precision float32, in a new run"
+        )
 
 
 @dataclass
@@ -48,27 +54,39 @@ class Reporter:
         of several processes only the first does.
       bar: progress bar to write on.
       log_every: steps between lines in the files.
+
+    Raises:
+      UserError: the files cannot be made; of `write` and at the end of the `with` block, cannot be written.
     """
 
     def __init__(self, folder: Path | None, bar: Bar, log_every: int) -> None:
-        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8") if folder else None
-        self._tensorboard = SummaryWriter(str(folder / "tensorboard")) if folder else None
+        self._folder = folder
+        try:
+            self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8") if folder else None
+            self._tensorboard = SummaryWriter(str(folder / "tensorboard")) if folder else None
+        except OSError as error:
+            raise self._failure(error) from error
         self._bar = bar
         self._log_every = log_every
         self._pending: tuple[int, Mapping[str, Any]] | None = None
         self._recent: deque[tuple[float, float]] = deque(maxlen=50)
         self.clock = Clock()
         self.tokens = 0.0
-        self.steps = 0
         self.last: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._lines is not None and self._tensorboard is not None:
+        if self._lines is None or self._tensorboard is None:
+            return
+        try:
             self._lines.close()
             self._tensorboard.close()
+        except OSError as failure:
+            # After a failed write, closing tries to write the same again: then that error is the one to tell.
+            if error is None:
+                raise self._failure(failure) from failure
 
     def push(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Takes the metrics of `step` (1 is the first) and handles those of the step before."""
@@ -90,7 +108,7 @@ class Reporter:
             self._lines.write(json.dumps({"step": step, **values}) + "\n")
             self._lines.flush()
         except OSError as error:
-            raise UserError(f"{self._lines.name}: cannot write the metrics ({error.strerror})") from error
+            raise self._failure(error) from error
         for name, value in values.items():
             self._tensorboard.add_scalar(name, value, step)
 
@@ -108,12 +126,7 @@ class Reporter:
     def _read(self, step: int, metrics: Mapping[str, Any]) -> None:
         values = {name: float(value) for name, value in metrics.items()}
         if not all(math.isfinite(values[name]) for name in values.keys() & {"loss", "gradient_norm"}):
-            raise NonFiniteLossError(
-                f"step {step}: loss {values['loss']}, gradient norm {values.get('gradient_norm')}: the checkpoints "
-                "before it are whole. Lower --learning-rate, lengthen --warmup-steps or use --precision float32, "
-                "in a new run"
-            )
-        self.steps += 1
+            raise NonFiniteLossError(step, f"loss {values['loss']}, gradient norm {values.get('gradient_norm')}")
         self.tokens += values["tokens"]
         self._recent.append((self.clock.training(), self.tokens))
         values |= {"tokens_per_second": self.tokens_per_second(), "data_wait_share": self.wait_share()}
@@ -125,3 +138,6 @@ class Reporter:
         self._bar.advance(1)
         if step % self._log_every == 0 or step == 1:
             self.write(step, values)
+
+    def _failure(self, error: OSError) -> UserError:
+        return UserError(f"{self._folder}: cannot write metrics.jsonl and tensorboard/ there ({error.strerror})")

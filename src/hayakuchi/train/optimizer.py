@@ -53,6 +53,7 @@ def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.G
             rule = optax.chain(
                 muon(
                     schedule,
+                    eps=config.epsilon,
                     adam_b1=config.beta1,
                     adam_b2=config.beta2,
                     muon_weight_dimension_numbers=_muon_matrices,

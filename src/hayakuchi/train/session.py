@@ -1,6 +1,5 @@
 """One training session in a run directory: start or resume, train, leave everything needed to go on."""
 
-import dataclasses
 import logging
 import os
 import time
@@ -11,9 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 from hayakuchi import config, progress
-from hayakuchi.config import CtrlRecipe
+from hayakuchi.config import CtrlRecipe, TrainConfig
 from hayakuchi.data.batches import BatchIterator
 from hayakuchi.errors import UserError
 from hayakuchi.models.sharding import make_mesh
@@ -59,8 +59,9 @@ def open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
     Of several processes the first does it, and all fail if it fails.
 
     Raises:
-      UserError: the directory holds something else, or another recipe or data set.
+      UserError: the directory holds something else, or another recipe or data set; the devices do not suit the recipe.
     """
+    _mesh(recipe.train)  # before anything is written
     failure: UserError | None = None
     if jax.process_index() == 0:
         try:
@@ -73,24 +74,32 @@ def open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
 
 def _open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
     path = run / RECIPE_FILE
-    if path.exists():
-        before = config.read_json(CtrlRecipe, path)
-        _check_same(run, before, recipe)
-        for name, content in files.items():
-            if not (run / name).exists() or (run / name).read_bytes() != content:
-                raise UserError(f"{run / name}: the run was started on another data set; use its --data, or a new RUN")
-    elif run.exists() and not (run.is_dir() and not any(run.iterdir())):
-        raise UserError(f"{run}: holds something else than a run (no {RECIPE_FILE}); choose another RUN")
+    partial = run / (RECIPE_FILE + ".partial")
     try:
-        run.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (run / name).write_bytes(content)
-        path.write_text(config.to_json(recipe), encoding="utf-8")  # last: with it the directory is a run
+        if path.exists():
+            _check_same(run, config.read_json(CtrlRecipe, path), recipe)
+            for name, content in files.items():
+                if not (run / name).exists() or (run / name).read_bytes() != content:
+                    raise UserError(
+                        f"{run / name}: the run was started on another data set; use its --data, or a new RUN"
+                    )
+        else:
+            # What a start leaves that a full disk cut short may be there.
+            if run.exists() and not (run.is_dir() and {file.name for file in run.iterdir()} <= {*files, partial.name}):
+                raise UserError(f"{run}: holds something else than a run (no {RECIPE_FILE}); choose another RUN")
+            run.mkdir(parents=True, exist_ok=True)
+            for name, content in files.items():
+                (run / name).write_bytes(content)
+        # Last, since with it the directory is a run; and never half written, since without it it is none.
+        partial.write_text(config.to_json(recipe), encoding="utf-8")
+        partial.replace(path)
     except OSError as error:
         raise UserError(f"{run}: cannot write there ({error.strerror})") from error
 
 
 def _check_same(run: Path, before: CtrlRecipe, now: CtrlRecipe) -> None:
+    if before.name != now.name:
+        raise UserError(f"{run}: the run is of recipe {before.name!r}, not {now.name!r}; choose another RUN")
     old, new = config.to_dict(before), config.to_dict(now)
     free = _FREE | ({("train", "steps")} if now.optimizer.schedule == "constant" else set())  # no step looks ahead
     for section, values in old.items():
@@ -100,8 +109,15 @@ def _check_same(run: Path, before: CtrlRecipe, now: CtrlRecipe) -> None:
                     f"{run}: the run was started with {name}={value!r}, this command has {new[section][name]!r}; "
                     "give the same value, or a new RUN"
                 )
-    if before.name != now.name:
-        raise UserError(f"{run}: the run is of recipe {before.name!r}, not {now.name!r}; choose another RUN")
+
+
+def _mesh(settings: TrainConfig) -> Mesh:
+    mesh = make_mesh(settings.mesh)
+    if settings.batch % (mesh.size * settings.accumulate):
+        raise UserError(
+            f"batch={settings.batch} must be a multiple of devices x accumulate ({mesh.size} x {settings.accumulate})"
+        )
+    return mesh
 
 
 def train(
@@ -120,11 +136,7 @@ def train(
       A summary of plain values: steps, losses, throughput, compile seconds, what stopped the run.
     """
     settings = recipe.train
-    mesh = make_mesh(settings.mesh)
-    if settings.batch % (mesh.size * settings.accumulate):
-        raise UserError(
-            f"batch={settings.batch} must be a multiple of devices x accumulate ({mesh.size} x {settings.accumulate})"
-        )
+    mesh = _mesh(settings)
     with (
         progress.bar(recipe.name, settings.steps) as bar,
         Checkpoints(run / "checkpoints", settings.keep_checkpoints) as checkpoints,
@@ -169,12 +181,9 @@ def train(
             "tokens_per_second": round(reporter.tokens / max(seconds, 1e-9), 1),
             "data_wait_share": round(reporter.wait_share(), 5),
             "compile_seconds": round(programs.seconds, 3),
-            "devices": dataclasses.asdict(_Devices(jax.default_backend(), mesh.size, jax.process_count())),
+            "devices": {
+                "platform": jax.default_backend(),
+                "count": mesh.size,
+                "processes": jax.process_count(),
+            },
         }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Devices:
-    platform: str
-    count: int
-    processes: int
