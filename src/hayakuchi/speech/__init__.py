@@ -1,0 +1,1 @@
+"""Speech: text to phones with accent marks. No JAX here."""
