@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -31,4 +32,12 @@ def set_up_logging() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     # Orbax logs here. A failed save is raised too, and told in one line; the log adds 200 of tracebacks.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
+    told = sys.unraisablehook
+
+    def tell(unraisable: "sys.UnraisableHookArgs") -> None:
+        # After one write of a save has failed, Orbax closes the event loop on the others, and each complains of that.
+        if str(unraisable.exc_value) != "Event loop is closed":
+            told(unraisable)
+
+    sys.unraisablehook = tell
     warnings.filterwarnings("ignore", module=r"(orbax|grain|flax|jax)(\.|$)")

@@ -172,8 +172,8 @@ class Checkpoints:
                 )
 
     def _failure(self, error: Exception) -> CheckpointError:
-        # TensorStore tells the whole chain of what failed in what, the cause last.
-        reason = getattr(error, "strerror", None) or _first_line(error).rsplit(": ", 1)[-1]
+        # TensorStore tells the whole chain of what failed in what, the cause last, and details of it in brackets.
+        reason = getattr(error, "strerror", None) or _first_line(error).partition(" [")[0].rsplit(": ", 1)[-1]
         return CheckpointError(
             f"{self.folder}: the checkpoint could not be written ({reason}); make room or set the permissions, and run "
             "the same command again: it goes on from the last whole one"
