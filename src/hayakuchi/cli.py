@@ -342,6 +342,11 @@ def command(words: Sequence[str]) -> Callable[[], None]:
     Raises:
       UserError: an unknown verb or option, or a bad value.
     """
+    for word in words:
+        if word.startswith("gs://") or ":gs://" in word:
+            raise UserError(
+                f"{word}: gs:// paths are planned, not built yet; copy to a local folder, or mount the bucket"
+            )
     for count in (2, 1):
         verb, rest = " ".join(words[:count]), words[count:]
         if verb in PLANNED:

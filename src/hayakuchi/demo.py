@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from hayakuchi.corpora.embedded_corpus import EmbeddedReader
 from hayakuchi.data.prepare_text import PrepareOptions, prepare_text
 from hayakuchi.errors import UserError
@@ -98,7 +100,9 @@ def _steps_in(out: Path, seconds: float) -> int:
 
 
 def _train(steps: int, run: Path, data: Path) -> dict[str, Any]:
-    recipe = dataclasses.replace(CTRL_NANO, train=dataclasses.replace(CTRL_NANO.train, steps=steps))
+    devices = jax.device_count()
+    batch = -(-CTRL_NANO.train.batch // devices) * devices  # on 3 GPUs too
+    recipe = dataclasses.replace(CTRL_NANO, train=dataclasses.replace(CTRL_NANO.train, steps=steps, batch=batch))
     trained = train_ctrl(recipe, run, data)
     if trained["stopped_by"]:  # training ends in order there; the demo must end too
         raise KeyboardInterrupt

@@ -172,7 +172,7 @@ def test_no_held_out_documents_are_refused(tmp_path, run, texts):
 
 
 def test_a_directory_that_is_no_data_set_is_refused(tmp_path, run):
-    with pytest.raises(UserError, match=r"dataset\.json"):
+    with pytest.raises(UserError, match="not a data set directory"):
         evaluate_text(run, tmp_path)
 
 

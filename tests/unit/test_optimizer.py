@@ -24,7 +24,7 @@ def test_warmup_rises_linearly_from_the_first_step(name):
 def test_cosine_ends_at_the_final_fraction():
     found = rates(OptimizerConfig(schedule="cosine", learning_rate=1.0, warmup_steps=0, final_fraction=0.1), 200)
     assert (np.diff(found) < 0).all()
-    np.testing.assert_allclose(found[-1], 0.1, atol=1e-3)
+    np.testing.assert_allclose(found[-1], 0.1, rtol=1e-5)
 
 
 def test_wsd_stays_and_then_decays():
@@ -34,7 +34,7 @@ def test_wsd_stays_and_then_decays():
     found = rates(config, 100)
     np.testing.assert_allclose(found[10:75], 1.0, rtol=1e-6)
     assert (np.diff(found[75:]) < 0).all()
-    assert found[-1] < 0.05
+    np.testing.assert_allclose(found[-1], 0.0, atol=1e-6)
 
 
 def test_constant_stays():

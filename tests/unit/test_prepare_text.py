@@ -245,7 +245,7 @@ def test_what_exists_is_not_overwritten(tmp_path: Path, tokenizer: Path) -> None
     out = tmp_path / "out"
     out.mkdir()
     prepare(out, fake(text(1)), tokenizer=tokenizer)
-    refused(out, "out: already holds a data set", fake(text(2)), tokenizer=tokenizer)
+    refused(out, "out: exists and is not an empty directory", fake(text(2)), tokenizer=tokenizer)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "letter.txt").write_text("手紙", encoding="utf-8")
     refused(tmp_path / "folder", "folder: exists", fake(text(2)), tokenizer=tokenizer)
@@ -279,7 +279,7 @@ def test_preparations_of_one_name_do_not_meet(tmp_path: Path, tokenizer: Path, m
         yield Record("somewhere:0", b"x")
 
     monkeypatch.setattr(FakeReader, "records", records)
-    with pytest.raises(UserError, match="out: already holds a data set"):
+    with pytest.raises(UserError, match="out: exists and is not an empty directory"):
         prepare(tmp_path / "out", reader, tokenizer=tokenizer)
     assert read_back(tmp_path / "out")["train"] == [("fake", text(2))]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

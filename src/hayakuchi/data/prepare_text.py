@@ -12,7 +12,6 @@ under its own name, and two preparations do not meet.
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -32,6 +31,7 @@ from hayakuchi.data.staging import Sample, Staging
 from hayakuchi.data.text_report import SourceReport, nothing_left, sources_summary, summary, text_rates
 from hayakuchi.data.text_tasks import EncodeTask, ParseTask, PrepareOptions, Usage
 from hayakuchi.data.workers import WorkerPool
+from hayakuchi.directories import new_directory
 from hayakuchi.errors import UserError
 from hayakuchi.text.codes import CODE_SLOTS, CodeBook
 from hayakuchi.text.tokenizer import Tokenizer, TokenizerReport, train_tokenizer
@@ -63,39 +63,8 @@ def prepare_text(out: Path, sources: Sequence[Reader], options: PrepareOptions) 
     if options.tokenizer is not None:
         # Refuses a bad one; better now than after hours of reading.
         Tokenizer.load(options.tokenizer)
-    try:
-        _check_free(out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            prefix=f"{out.name}.partial-", dir=out.parent, ignore_cleanup_errors=True
-        ) as partial:
-            # One level deeper, since the temporary folder itself is closed to all other users.
-            folder = Path(partial) / "data"
-            folder.mkdir()
-            with WorkerPool(options.workers or os.cpu_count() or 1) as pool:
-                report = _Preparation(folder, sources, options, pool).run()
-            _check_free(out)  # again: it took hours
-            if out.exists():
-                out.rmdir()
-            folder.rename(out)
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or out}: cannot write the data set ({error.strerror or error}); "
-            "make room or choose another place"
-        ) from error
-    return report
-
-
-def _check_free(out: Path) -> None:
-    """Refuses an `out` that is taken or cannot be renamed to."""
-    if out.name in ("", ".."):
-        raise UserError(f"{out}: name a new directory for the data set, such as {out / 'data'}")
-    if out.is_symlink():
-        raise UserError(f"{out}: a symbolic link; name the directory itself")
-    if (out / _INFO).exists():
-        raise UserError(f"{out}: already holds a data set; choose another directory or delete this one")
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out}: exists and is not an empty directory; choose another one")
+    with new_directory(out) as folder, WorkerPool(options.workers or os.cpu_count() or 1) as pool:
+        return _Preparation(folder, sources, options, pool).run()
 
 
 class _Preparation:

@@ -11,7 +11,8 @@ from typing import Any
 from flax import nnx
 
 from hayakuchi.config import CtrlConfig
-from hayakuchi.errors import MissingExtraError, UserError
+from hayakuchi.directories import new_directory
+from hayakuchi.errors import MissingExtraError
 from hayakuchi.export.hf_tokenizer import fast_tokenizer, special_names, token_names
 from hayakuchi.export.hf_weights import to_hf
 from hayakuchi.infer.run import TextRun
@@ -26,8 +27,6 @@ _IDS = {"bos_token_id": FIRST_CODE_ID, "eos_token_id": EOS_ID, "pad_token_id": P
 def export_hf(run: TextRun, out: Path) -> dict[str, Any]:
     """Writes a trained model as a `transformers` model directory.
 
-    It is built beside `out` and renamed when whole, so that `out` is never half written.
-
     Args:
       run: the model with its tokenizer and codes.
       out: where; must not exist, or be an empty directory.
@@ -39,24 +38,11 @@ def export_hf(run: TextRun, out: Path) -> dict[str, Any]:
       UserError: `out` is taken or cannot be written.
       MissingExtraError: `safetensors` or `tokenizers` is not installed.
     """
-    out = out.resolve()
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out}: exists and is not an empty directory; choose another one")
-    partial = out.with_name(out.name + ".partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        parameters = _write_model(run, partial)
-        names = _write_tokenizer(run, partial)
-        (partial / "README.md").write_text(_model_card(run, parameters, names), encoding="utf-8")
-        size = sum(file.stat().st_size for file in partial.iterdir())
-        if out.exists():
-            out.rmdir()
-        partial.rename(out)
-    except OSError as error:
-        raise UserError(f"{out}: cannot write it ({error.strerror or error}); nothing was left there") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with new_directory(out) as folder:
+        parameters = _write_model(run, folder)
+        names = _write_tokenizer(run, folder)
+        (folder / "README.md").write_text(_model_card(run, parameters, names), encoding="utf-8")
+        size = sum(file.stat().st_size for file in folder.iterdir())
     codes = {name: names[FIRST_CODE_ID + run.codes.slots[name]] for name in run.codes.names}
     return {"out": str(out), "format": "hf", "step": run.step, "parameters": parameters, "bytes": size, "codes": codes}
 

@@ -22,6 +22,7 @@ FinishReason = Literal["end", "stop", "length"]
 
 LARGEST_SAMPLES = 1_024
 LARGEST_MAX_TOKENS = 1_000_000
+LARGEST_TOTAL = 1 << 24  # the history of all samples is held on the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,8 @@ def stream(
     """
     require(1 <= max_tokens <= LARGEST_MAX_TOKENS, "max_tokens", max_tokens, f"must be 1 to {LARGEST_MAX_TOKENS:,}")
     require(1 <= n <= LARGEST_SAMPLES, "n", n, f"must be 1 to {LARGEST_SAMPLES:,}")
+    most = LARGEST_TOTAL // n
+    require(max_tokens <= most, "max_tokens", max_tokens, f"must be {most:,} or less for {n:,} samples")
     require(0 <= seed < 2**32, "seed", seed, "must be 0 to 2**32 - 1")
     stops = [normalise(string, run.info.normalisation) for string in stop]
     for given, string in zip(stop, stops, strict=True):

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tensorboardX import SummaryWriter
+from tensorboardX import summary
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.record_writer import RecordWriter
 
 from hayakuchi.errors import UserError
 from hayakuchi.progress import Bar
@@ -63,7 +65,7 @@ class Reporter:
         self._folder = folder
         try:
             self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8") if folder else None
-            self._tensorboard = SummaryWriter(str(folder / "tensorboard")) if folder else None
+            self._events = _event_file(folder / "tensorboard") if folder else None
         except OSError as error:
             raise self._failure(error) from error
         self._bar = bar
@@ -78,15 +80,16 @@ class Reporter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._lines is None or self._tensorboard is None:
+        if self._lines is None or self._events is None:
             return
-        try:
-            self._lines.close()
-            self._tensorboard.close()
-        except OSError as failure:
-            # After a failed write, closing tries to write the same again: then that error is the one to tell.
-            if error is None:
-                raise self._failure(failure) from failure
+        for file in (self._lines, self._events):
+            try:
+                file.close()
+            except OSError as failure:
+                # After a failed write, closing tries to write the same again: then that error is the one to tell.
+                error = error or self._failure(failure)
+        if kind is None and error is not None:
+            raise error
 
     def push(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Takes the metrics of `step` (1 is the first) and handles those of the step before."""
@@ -102,15 +105,17 @@ class Reporter:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one line and its TensorBoard scalars."""
-        if self._lines is None or self._tensorboard is None:
+        if self._lines is None or self._events is None:
             return
         try:
             self._lines.write(json.dumps({"step": step, **values}) + "\n")
             self._lines.flush()
+            for name, value in values.items():
+                event = Event(step=step, wall_time=time.time(), summary=summary.scalar(name, value))
+                self._events.write(event.SerializeToString())
+            self._events.flush()
         except OSError as error:
             raise self._failure(error) from error
-        for name, value in values.items():
-            self._tensorboard.add_scalar(name, value, step)
 
     def tokens_per_second(self) -> float:
         """Throughput over the last steps, pauses left out."""
@@ -141,3 +146,15 @@ class Reporter:
 
     def _failure(self, error: OSError) -> UserError:
         return UserError(f"{self._folder}: cannot write metrics.jsonl and tensorboard/ there ({error.strerror})")
+
+
+def _event_file(folder: Path) -> RecordWriter:
+    """A TensorBoard event file of this session's own.
+
+    Not tensorboardX's SummaryWriter: its writing thread dies of a full disk, and whoever waits for it waits for ever.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    # TensorBoard finds files by the middle part and orders those of one folder by name.
+    file = RecordWriter(str(folder / f"events.out.tfevents.{time.time_ns():020}"))
+    file.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+    return file

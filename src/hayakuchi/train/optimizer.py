@@ -17,7 +17,7 @@ def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     """Learning rate as a function of the number of optimiser steps done, over a run of `steps` steps."""
     warmup = min(config.warmup_steps, steps)
     peak, final = config.learning_rate, config.learning_rate * config.final_fraction
-    rest = max(steps - warmup, 1)
+    rest = max(steps - warmup - 1, 1)  # the last step is number steps - 1
     match config.schedule:
         case "cosine":
             after = optax.cosine_decay_schedule(peak, rest, alpha=config.final_fraction)
