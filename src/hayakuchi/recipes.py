@@ -6,8 +6,8 @@ from hayakuchi import config
 from hayakuchi.config import CtrlConfig, CtrlRecipe, OptimizerConfig, TextDataConfig, TrainConfig
 from hayakuchi.errors import UserError
 
-# For: the demo and the tests. The embedded corpus (86,000 characters) in minutes on 2 cores. So little text is learnt by
-# heart at once: hence the high dropout and decay, and no more width (dev/LOG.md).
+# For: the demo and the tests. The embedded corpus (86,000 characters) in minutes on 2 cores. So little text is learnt
+# by heart at once: hence the high dropout and decay, and no more width (dev/LOG.md).
 CTRL_NANO = CtrlRecipe(
     name="ctrl-nano",
     model=CtrlConfig(vocabulary_size=2_600, length=128, layers=3, width=128, heads=4, feed_forward=512, dropout=0.3),
