@@ -63,11 +63,11 @@ def read_rohan(limit: int) -> list[tuple[str, str]]:
 
 def kana_reader(engine: str) -> Callable[[str], str]:
     if engine == "haqumei":
-        import haqumei  # noqa: PLC0415 (an optional library)
+        import haqumei
 
         return haqumei.Haqumei(revert_long_vowels=True, revert_yotsugana=True).g2k
     with contextlib.redirect_stdout(io.StringIO()):
-        import pyopenjtalk  # noqa: PLC0415 (an optional library)
+        import pyopenjtalk
     options = {"kana": True, "use_sudachi_kanji_yomi": False, "revert_long_vowels": True, "revert_yotsugana": True}
     return lambda text: pyopenjtalk.g2p(text, **options)
 

@@ -40,7 +40,7 @@ def demo(*, out: Path = Path("demo"), minutes: float = 5.0, json: Json = None) -
       json: write the result as JSON to this file; - for standard output.
     """
     set_up_jax()
-    from hayakuchi.demo import run_demo  # noqa: PLC0415
+    from hayakuchi.demo import run_demo
 
     with contextlib.redirect_stdout(sys.stderr if _to_stdout(json) else sys.stdout):
         result = run_demo(out, minutes)
@@ -83,8 +83,8 @@ def prepare_text(
       json: write report.json to this file too; - for standard output.
     """
     del engine  # one value so far
-    from hayakuchi.corpora.sources import parse_source  # noqa: PLC0415
-    from hayakuchi.data import prepare_text as preparation  # noqa: PLC0415
+    from hayakuchi.corpora.sources import parse_source
+    from hayakuchi.data import prepare_text as preparation
 
     if not source:
         raise UserError("--source is missing: name a corpus as KIND:PATH, or `--source embedded`")
@@ -135,7 +135,7 @@ Example: hayakuchi train ctrl-small runs/first --data data/aozora --steps 20000 
 def train(recipe: CtrlRecipe, arguments: TrainArguments) -> None:
     """Trains a recipe; run again with the same RUN it goes on where it stopped."""
     set_up_jax()
-    from hayakuchi.train.train_ctrl import train_ctrl  # noqa: PLC0415
+    from hayakuchi.train.train_ctrl import train_ctrl
 
     chosen = dataclasses.replace(
         recipe, model=arguments.model, optimizer=arguments.optimizer, data=arguments.text, train=arguments.train
@@ -192,9 +192,9 @@ def generate(
       json: write the samples as JSON to this file; - for standard output, in place of the text.
     """
     set_up_jax()
-    from hayakuchi.infer.generate import Generation, Piece, generations, stream  # noqa: PLC0415
-    from hayakuchi.infer.run import load_run  # noqa: PLC0415
-    from hayakuchi.infer.sampling import SamplingConfig  # noqa: PLC0415
+    from hayakuchi.infer.generate import Generation, Piece, generations, stream
+    from hayakuchi.infer.run import load_run
+    from hayakuchi.infer.sampling import SamplingConfig
 
     sampling = SamplingConfig(temperature, top_k, top_p, penalty, penalty_mode, ban_ngram)
     loaded = load_run(run, precision)
@@ -244,9 +244,9 @@ def attribute(
       json: write the result as JSON to this file; - for standard output.
     """
     set_up_jax()
-    from hayakuchi.infer.attribute import attribute as attribute_text  # noqa: PLC0415
-    from hayakuchi.infer.attribute import training_priors  # noqa: PLC0415
-    from hayakuchi.infer.run import load_run  # noqa: PLC0415
+    from hayakuchi.infer.attribute import attribute as attribute_text
+    from hayakuchi.infer.attribute import training_priors
+    from hayakuchi.infer.run import load_run
 
     loaded = load_run(run)
     shares = training_priors(loaded) if priors == "training" else None
@@ -268,8 +268,8 @@ def evaluate(run: Run, /, *, data: Path, out: Path | None = None, batch: int = 3
       json: write the report as JSON to this file; - for standard output.
     """
     set_up_jax()
-    from hayakuchi.evaluate.text import evaluate_text, summary  # noqa: PLC0415
-    from hayakuchi.infer.run import load_run  # noqa: PLC0415
+    from hayakuchi.evaluate.text import evaluate_text, summary
+    from hayakuchi.infer.run import load_run
 
     report = evaluate_text(load_run(run), data, batch=batch, out=out)
     _finish(json, report, summary(report))
@@ -295,8 +295,8 @@ def export(
     """
     del format  # one value so far
     set_up_jax()
-    from hayakuchi.export.hf import export_hf  # noqa: PLC0415
-    from hayakuchi.infer.run import load_run  # noqa: PLC0415
+    from hayakuchi.export.hf import export_hf
+    from hayakuchi.infer.run import load_run
 
     result = export_hf(load_run(run), out)
     _finish(json, result, f"{out}: {result['parameters']:,} parameters; load it with AutoModelForCausalLM")

@@ -18,7 +18,7 @@ def cache_folder() -> Path:
 
 def set_up_jax() -> None:
     """Keeps compiled programs on disk, so that a second start compiles nothing that took a noticeable time."""
-    import jax  # noqa: PLC0415 - a verb that computes nothing starts without JAX
+    import jax
 
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _SHORTEST_CACHED_COMPILE_SECONDS)

@@ -120,7 +120,7 @@ def require_library() -> Any:
       MissingExtraError: it is not installed.
     """
     try:
-        import aozora  # noqa: PLC0415 - of an optional extra
+        import aozora
     except ImportError as error:
         raise MissingExtraError("aozora", "corpora", "reading Aozora Bunko notation") from error
     return aozora

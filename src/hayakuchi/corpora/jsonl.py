@@ -142,7 +142,7 @@ class _ZstdStream(io.RawIOBase):
 
     def __init__(self, file: io.BufferedReader) -> None:
         try:
-            import zstandard  # noqa: PLC0415  # of the extra `corpora`
+            import zstandard  # of the extra `corpora`
         except ImportError as error:
             raise MissingExtraError("zstandard", "corpora", f"reading {file.name}") from error
         self._error: type[Exception] = zstandard.ZstdError

@@ -161,7 +161,7 @@ def _check(mode: str) -> None:
 def _rensa() -> Any:
     """The library, or None."""
     try:
-        import rensa  # noqa: PLC0415 - of an optional extra
+        import rensa
     except ImportError:
         return None
     return rensa

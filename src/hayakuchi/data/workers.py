@@ -74,7 +74,7 @@ def peak_memory_bytes() -> int:
     """Largest resident size this process has had; 0 where the system does not tell."""
     if sys.platform == "win32":
         return 0
-    import resource  # noqa: PLC0415 - there is no such module on Windows
+    import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -41,8 +41,8 @@ def save_bars(path: Path, values: Mapping[str, float], label: str) -> None:
       OSError: `path` cannot be written.
     """
     # Of an optional extra.
-    from matplotlib import font_manager, rc_context  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib import font_manager, rc_context
+    from matplotlib.figure import Figure
 
     installed = set(font_manager.get_font_names())
     fonts = ["DejaVu Sans", *(font for font in _JAPANESE_FONTS if font in installed)]

@@ -71,8 +71,8 @@ def model_config(config: CtrlConfig) -> dict[str, Any]:
 def _write_model(run: TextRun, folder: Path) -> int:
     """Configuration, generation settings and weights; returns the number of parameters."""
     try:
-        from safetensors import SafetensorError  # noqa: PLC0415 - of an optional extra
-        from safetensors.numpy import save_file  # noqa: PLC0415
+        from safetensors import SafetensorError
+        from safetensors.numpy import save_file
     except ImportError as error:
         raise MissingExtraError("safetensors", "hf", "export --format hf") from error
     config = run.recipe.model

@@ -51,8 +51,8 @@ def fast_tokenizer(tokenizer: Tokenizer, codes: CodeBook) -> Any:
       MissingExtraError: the library `tokenizers` is not installed.
     """
     try:
-        import tokenizers  # noqa: PLC0415 - of an optional extra
-        from tokenizers import decoders, models, normalizers  # noqa: PLC0415
+        import tokenizers
+        from tokenizers import decoders, models, normalizers
     except ImportError as error:
         raise MissingExtraError("tokenizers", "hf", "export --format hf") from error
     pieces = tokenizer.piece_scores()

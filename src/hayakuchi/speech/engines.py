@@ -77,7 +77,7 @@ class Haqumei:
 
     def __init__(self, user_words: Sequence[UserWord] = ()) -> None:
         try:
-            import haqumei  # noqa: PLC0415 (an optional library)
+            import haqumei
         except ImportError as error:
             raise MissingExtraError("haqumei", "speech", "reading Japanese text") from error
         self.version = _version("haqumei")
@@ -111,8 +111,8 @@ class OpenJTalkPlus:
     def __init__(self, user_words: Sequence[UserWord] = ()) -> None:
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # it prints advice there, where a wav may be on its way
-                import pyopenjtalk  # noqa: PLC0415 (an optional library)
-                from pyopenjtalk.openjtalk import OpenJTalk  # noqa: PLC0415 (an optional library)
+                import pyopenjtalk
+                from pyopenjtalk.openjtalk import OpenJTalk
         except ImportError as error:
             raise MissingExtraError("pyopenjtalk-plus", "speech", "reading Japanese text") from error
         self.version = _version("pyopenjtalk-plus")
