@@ -12,9 +12,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 from beartype.roar import BeartypeDecorHintPep585DeprecationWarning
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 from hayakuchi.runtime import set_up_jax
+
+# Loaded machines are slow; and CI judges a change by the same examples each time, while here new ones are looked for.
+settings.register_profile("hayakuchi", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("hayakuchi")
 
 # Annotations such as Float[Array, "B T D"] are checked at run time, under pytest only, where arrays are handled.
 ARRAY_MODULES = ["hayakuchi.models", "hayakuchi.train.ctrl_task", "hayakuchi.infer.sampling"]

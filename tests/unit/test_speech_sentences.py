@@ -111,7 +111,7 @@ def test_spoken_form_raises_for_no_text_and_keeps_its_lines(text):
     assert "\0" not in once
     once.encode()
     assert once.count("\n") == text.count("\n") + text.count("\r") - text.count("\r\n") + sum(
-        map(text.count, "\x85\u2028\u2029")
+        map(text.count, "\f\v\x85\u2028\u2029")
     )
 
 
