@@ -1,0 +1,196 @@
+"""Sizes of a VITS model, as plain values."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hayakuchi.errors import UserError
+
+
+@dataclass(frozen=True)
+class AudioConfig:
+    """How audio becomes spectrograms (arXiv 2106.06103, section 3.3).
+
+    Attributes:
+      sample_rate_hz: of all audio, in and out.
+      fft_samples: length of the Fourier transform; the linear spectrogram has fft_samples // 2 + 1 bins.
+      window_samples: length of the Hann window, at most `fft_samples`.
+      hop_samples: samples per frame.
+      mel_bins: M, bands of the log-mel spectrogram of the reconstruction loss.
+      mel_low_hz: lower edge of the lowest band.
+      mel_high_hz: upper edge of the highest band; None is half the sample rate.
+    """
+
+    sample_rate_hz: int = 22_050
+    fft_samples: int = 1_024
+    window_samples: int = 1_024
+    hop_samples: int = 256
+    mel_bins: int = 80
+    mel_low_hz: float = 0.0
+    mel_high_hz: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("sample_rate_hz", "fft_samples", "window_samples", "hop_samples", "mel_bins"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
+        _require(
+            self.window_samples <= self.fft_samples,
+            "window_samples",
+            self.window_samples,
+            f"must be at most fft_samples ({self.fft_samples})",
+        )
+        _require(
+            self.fft_samples >= self.hop_samples and (self.fft_samples - self.hop_samples) % 2 == 0,
+            "hop_samples",
+            self.hop_samples,
+            f"must be at most fft_samples ({self.fft_samples}) and differ from it by an even number",
+        )
+        half = self.sample_rate_hz / 2
+        high = half if self.mel_high_hz is None else self.mel_high_hz
+        _require(0 <= self.mel_low_hz < high, "mel_low_hz", self.mel_low_hz, f"must be in [0, {high:g})")
+        _require(high <= half, "mel_high_hz", self.mel_high_hz, f"must be at most half the sample rate ({half:g})")
+
+    @property
+    def bins(self) -> int:
+        """F, bins of the linear spectrogram."""
+        return self.fft_samples // 2 + 1
+
+
+@dataclass(frozen=True)
+class VitsConfig:
+    """Sizes of VITS; the defaults are the published ones for one speaker (LJ Speech).
+
+    Attributes:
+      audio: spectrogram settings.
+      vocabulary_size: number of symbol ids.
+      speakers: number of speakers; 0 leaves out all conditioning.
+      speaker_channels: G, width of a speaker's embedding.
+      latent_channels: C of z; even.
+      hidden_channels: width of both encoders, the flow and the stochastic duration predictor.
+      filter_channels: inner width of the text encoder's feed-forward layers.
+      heads: attention heads; divides `hidden_channels`.
+      text_layers: layers of the text encoder.
+      text_kernel: kernel width of its feed-forward layers and of the duration predictors.
+      text_dropout: dropout of the text encoder.
+      attention_window: offsets up to this have embeddings of their own in the attention.
+      posterior_layers: WaveNet layers of the posterior encoder.
+      flow_couplings: coupling layers of the flow.
+      flow_layers: WaveNet layers in each.
+      wavenet_kernel: kernel width of all WaveNets.
+      stochastic_durations: the flow-based duration predictor, or else the deterministic one.
+      duration_channels: width of the deterministic one.
+      duration_dropout: dropout of either.
+      resblock: kind of the decoder's residual blocks (arXiv 2010.05646).
+      resblock_kernels: kernel widths of the parallel residual blocks.
+      resblock_dilations: dilations of each.
+      upsample_rates: factors from frames to samples; their product is the hop.
+      upsample_kernels: kernel width at each factor.
+      upsample_channels: channels before the first; halved at each.
+      segment_samples: length of the random piece that is decoded in training.
+    """
+
+    audio: AudioConfig = field(default_factory=AudioConfig)
+    vocabulary_size: int = 178
+    speakers: int = 0
+    speaker_channels: int = 256
+    latent_channels: int = 192
+    hidden_channels: int = 192
+    filter_channels: int = 768
+    heads: int = 2
+    text_layers: int = 6
+    text_kernel: int = 3
+    text_dropout: float = 0.1
+    attention_window: int = 4
+    posterior_layers: int = 16
+    flow_couplings: int = 4
+    flow_layers: int = 4
+    wavenet_kernel: int = 5
+    stochastic_durations: bool = True
+    duration_channels: int = 256
+    duration_dropout: float = 0.5
+    resblock: Literal["1", "2"] = "1"
+    resblock_kernels: tuple[int, ...] = (3, 7, 11)
+    resblock_dilations: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
+    upsample_rates: tuple[int, ...] = (8, 8, 2, 2)
+    upsample_kernels: tuple[int, ...] = (16, 16, 4, 4)
+    upsample_channels: int = 512
+    segment_samples: int = 8_192
+
+    def __post_init__(self) -> None:
+        for name in (
+            "vocabulary_size", "latent_channels", "hidden_channels", "filter_channels", "heads", "text_layers",
+            "attention_window", "posterior_layers", "flow_couplings", "flow_layers", "duration_channels",
+            "upsample_channels",
+        ):  # fmt: skip
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
+        _require(self.speakers >= 0, "speakers", self.speakers, "must be 0 or more")
+        _require(not self.speakers or self.speaker_channels >= 1, "speaker_channels", self.speaker_channels, "is 0")
+        _require(self.latent_channels % 2 == 0, "latent_channels", self.latent_channels, "must be even")
+        _require(
+            self.hidden_channels % self.heads == 0,
+            "hidden_channels",
+            self.hidden_channels,
+            f"must be a multiple of heads ({self.heads})",
+        )
+        for name in ("text_dropout", "duration_dropout"):
+            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
+        for name in ("text_kernel", "wavenet_kernel"):
+            kernel = getattr(self, name)
+            _require(kernel >= 1 and kernel % 2 == 1, name, kernel, "must be odd")
+        self._check_decoder()
+
+    def _check_decoder(self) -> None:
+        hop = self.audio.hop_samples
+        _require(self.resblock in ("1", "2"), "resblock", self.resblock, 'must be "1" or "2"')
+        _require(
+            bool(self.resblock_kernels) and all(kernel % 2 == 1 for kernel in self.resblock_kernels),
+            "resblock_kernels",
+            self.resblock_kernels,
+            "must be odd numbers",
+        )
+        _require(
+            len(self.resblock_dilations) == len(self.resblock_kernels) and all(self.resblock_dilations),
+            "resblock_dilations",
+            self.resblock_dilations,
+            f"must have one list for each of resblock_kernels {self.resblock_kernels}",
+        )
+        _require(
+            math.prod(self.upsample_rates) == hop,
+            "upsample_rates",
+            self.upsample_rates,
+            f"must multiply to hop_samples ({hop})",
+        )
+        _require(
+            len(self.upsample_kernels) == len(self.upsample_rates)
+            and all(
+                k >= r and (k - r) % 2 == 0 for k, r in zip(self.upsample_kernels, self.upsample_rates, strict=True)
+            ),
+            "upsample_kernels",
+            self.upsample_kernels,
+            f"must each exceed its rate {self.upsample_rates} by an even number or nothing",
+        )
+        _require(
+            self.upsample_channels % 2 ** len(self.upsample_rates) == 0,
+            "upsample_channels",
+            self.upsample_channels,
+            f"must be divisible by 2 ** {len(self.upsample_rates)}, once for each upsampling",
+        )
+        _require(
+            self.segment_samples >= hop and self.segment_samples % hop == 0,
+            "segment_samples",
+            self.segment_samples,
+            f"must be a multiple of hop_samples ({hop})",
+        )
+
+    @property
+    def segment_frames(self) -> int:
+        return self.segment_samples // self.audio.hop_samples
+
+    @property
+    def condition_channels(self) -> int:
+        """Width of the speaker vectors that reach the layers: 0 for one speaker."""
+        return self.speaker_channels if self.speakers else 0
+
+
+def _require(condition: bool, name: str, value: object, rule: str) -> None:
+    if not condition:
+        raise UserError(f"{name}={value!r} {rule}")
