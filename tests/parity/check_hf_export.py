@@ -3,7 +3,7 @@
 The two sides may live in two environments, since PyTorch is no dependency of ours:
 
     python tests/parity/check_hf_export.py write /tmp/hf                   # where hayakuchi is installed
-    /tmp/parity/bin/python tests/parity/check_hf_export.py check /tmp/hf   # where torch and transformers are
+    python tests/parity/check_hf_export.py check /tmp/hf   # in the environment of the extra `parity`
 
 `test_hf_model.py` does both at once where everything is installed.
 """
