@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hayakuchi.errors import UserError
+from hayakuchi.errors import require
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class AudioConfig:
 
     def __post_init__(self) -> None:
         for name in ("sample_rate_hz", "fft_samples", "window_samples", "hop_samples", "mel_bins"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
-        _require(
+            require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
+        require(
             self.window_samples <= self.fft_samples,
             "window_samples",
             self.window_samples,
             f"must be at most fft_samples ({self.fft_samples})",
         )
-        _require(
+        require(
             self.fft_samples >= self.hop_samples and (self.fft_samples - self.hop_samples) % 2 == 0,
             "hop_samples",
             self.hop_samples,
@@ -46,8 +46,8 @@ class AudioConfig:
         )
         half = self.sample_rate_hz / 2
         high = half if self.mel_high_hz is None else self.mel_high_hz
-        _require(0 <= self.mel_low_hz < high, "mel_low_hz", self.mel_low_hz, f"must be in [0, {high:g})")
-        _require(high <= half, "mel_high_hz", self.mel_high_hz, f"must be at most half the sample rate ({half:g})")
+        require(0 <= self.mel_low_hz < high, "mel_low_hz", self.mel_low_hz, f"must be in [0, {high:g})")
+        require(high <= half, "mel_high_hz", self.mel_high_hz, f"must be at most half the sample rate ({half:g})")
 
     @property
     def bins(self) -> int:
@@ -121,45 +121,45 @@ class VitsConfig:
             "attention_window", "posterior_layers", "flow_couplings", "flow_layers", "duration_channels",
             "upsample_channels",
         ):  # fmt: skip
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
-        _require(self.speakers >= 0, "speakers", self.speakers, "must be 0 or more")
-        _require(not self.speakers or self.speaker_channels >= 1, "speaker_channels", self.speaker_channels, "is 0")
-        _require(self.latent_channels % 2 == 0, "latent_channels", self.latent_channels, "must be even")
-        _require(
+            require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
+        require(self.speakers >= 0, "speakers", self.speakers, "must be 0 or more")
+        require(not self.speakers or self.speaker_channels >= 1, "speaker_channels", self.speaker_channels, "is 0")
+        require(self.latent_channels % 2 == 0, "latent_channels", self.latent_channels, "must be even")
+        require(
             self.hidden_channels % self.heads == 0,
             "hidden_channels",
             self.hidden_channels,
             f"must be a multiple of heads ({self.heads})",
         )
         for name in ("text_dropout", "duration_dropout"):
-            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
+            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
         for name in ("text_kernel", "wavenet_kernel"):
             kernel = getattr(self, name)
-            _require(kernel >= 1 and kernel % 2 == 1, name, kernel, "must be odd")
+            require(kernel >= 1 and kernel % 2 == 1, name, kernel, "must be odd")
         self._check_decoder()
 
     def _check_decoder(self) -> None:
         hop = self.audio.hop_samples
-        _require(self.resblock in ("1", "2"), "resblock", self.resblock, 'must be "1" or "2"')
-        _require(
+        require(self.resblock in ("1", "2"), "resblock", self.resblock, 'must be "1" or "2"')
+        require(
             bool(self.resblock_kernels) and all(kernel % 2 == 1 for kernel in self.resblock_kernels),
             "resblock_kernels",
             self.resblock_kernels,
             "must be odd numbers",
         )
-        _require(
+        require(
             len(self.resblock_dilations) == len(self.resblock_kernels) and all(self.resblock_dilations),
             "resblock_dilations",
             self.resblock_dilations,
             f"must have one list for each of resblock_kernels {self.resblock_kernels}",
         )
-        _require(
+        require(
             math.prod(self.upsample_rates) == hop,
             "upsample_rates",
             self.upsample_rates,
             f"must multiply to hop_samples ({hop})",
         )
-        _require(
+        require(
             len(self.upsample_kernels) == len(self.upsample_rates)
             and all(
                 k >= r and (k - r) % 2 == 0 for k, r in zip(self.upsample_kernels, self.upsample_rates, strict=True)
@@ -168,13 +168,13 @@ class VitsConfig:
             self.upsample_kernels,
             f"must each exceed its rate {self.upsample_rates} by an even number or nothing",
         )
-        _require(
+        require(
             self.upsample_channels % 2 ** len(self.upsample_rates) == 0,
             "upsample_channels",
             self.upsample_channels,
             f"must be divisible by 2 ** {len(self.upsample_rates)}, once for each upsampling",
         )
-        _require(
+        require(
             self.segment_samples >= hop and self.segment_samples % hop == 0,
             "segment_samples",
             self.segment_samples,
@@ -189,8 +189,3 @@ class VitsConfig:
     def condition_channels(self) -> int:
         """Width of the speaker vectors that reach the layers: 0 for one speaker."""
         return self.speaker_channels if self.speakers else 0
-
-
-def _require(condition: bool, name: str, value: object, rule: str) -> None:
-    if not condition:
-        raise UserError(f"{name}={value!r} {rule}")
