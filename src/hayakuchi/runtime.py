@@ -30,8 +30,10 @@ def set_up_logging() -> None:
     logging.basicConfig(format="hayakuchi: %(message)s", level=logging.WARNING)
     for name in ("orbax", "jax", "grain"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # Orbax logs here. A failed save is raised too, and told in one line; the log adds 200 of tracebacks.
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    # Orbax logs to absl. A failed save is raised too, and told in one line; the log adds 200 of tracebacks, and
+    # asyncio one for every other write of the save that failed with it, whenever the collector comes by.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     told = sys.unraisablehook
 
     def tell(unraisable: "sys.UnraisableHookArgs") -> None:
