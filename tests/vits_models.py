@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from hayakuchi.models.vits.config import AudioConfig, VitsConfig
+from hayakuchi.config.vits import AudioConfig, VitsConfig
 from hayakuchi.models.vits.model import Vits
 
 SMALL_AUDIO = AudioConfig(sample_rate_hz=8_000, fft_samples=64, window_samples=64, hop_samples=16, mel_bins=8)

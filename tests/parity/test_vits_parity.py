@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from hayakuchi.models.vits.config import AudioConfig, VitsConfig
+from hayakuchi.config.vits import AudioConfig, VitsConfig
 from hayakuchi.models.vits.discriminators import Discriminators
 from hayakuchi.models.vits.losses import adversarial_loss, discriminator_loss, feature_loss, kl_loss, mel_loss
 from hayakuchi.models.vits.model import TrainingNoise, Vits, segments

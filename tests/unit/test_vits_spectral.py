@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hayakuchi.models.vits.config import AudioConfig
+from hayakuchi.config.vits import AudioConfig
 from hayakuchi.models.vits.spectral import linear_spectrogram, log_mel, mel_filters
 
 CONFIG = AudioConfig(sample_rate_hz=8_000, fft_samples=64, window_samples=48, hop_samples=16, mel_bins=10)

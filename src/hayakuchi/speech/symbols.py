@@ -15,7 +15,7 @@ move its ids.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,13 @@ class Inventory:
                     except UserError as error:
                         raise UserError(f"{where}: {error}") from error
         raise UserError(f"{where}: not a symbol inventory; it has version, symbols and fallbacks")
+
+
+def with_blanks(ids: Sequence[int]) -> list[int]:
+    """N ids -> 2N + 1, `PAD_ID` before, between and after them: room for durations (arXiv 2106.06103, section 2.1)."""
+    spread = [PAD_ID] * (2 * len(ids) + 1)
+    spread[1::2] = ids
+    return spread
 
 
 def _is_text(values: object) -> bool:

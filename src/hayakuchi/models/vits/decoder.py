@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
+from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.convolutions import add_bias, convolution, leaky_relu, transposed_convolution
-from hayakuchi.models.vits.config import VitsConfig
 from hayakuchi.models.vits.layers import Convolution, Pointwise, WeightNormed, masked, unstack
 from hayakuchi.models.vits.starts import Source
 

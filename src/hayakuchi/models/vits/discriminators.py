@@ -1,5 +1,6 @@
 """Discriminators: one at the scale of samples and five at periods (arXiv 2010.05646, section 2.3)."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -47,16 +48,16 @@ class Judgement(NamedTuple):
 class ScaleDiscriminator(nnx.Module):
     """Strided grouped convolutions over the samples."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, division: int) -> None:
+        self.plan = tuple(_narrowed(*layer, division) for layer in _SCALE_LAYERS)
         self.layers = nnx.List(
-            WeightNormed((width, inputs // groups, outputs), source)
-            for width, inputs, outputs, _, groups in _SCALE_LAYERS
+            WeightNormed((width, inputs // groups, outputs), source) for width, inputs, outputs, _, groups in self.plan
         )
 
     def __call__(self, x: Float[Array, "B S"], dtype: Any) -> Judgement:
         y = x[..., None].astype(dtype)
         features = []
-        for layer, (width, _, outputs, stride, groups) in zip(self.layers, _SCALE_LAYERS, strict=True):
+        for layer, (width, _, outputs, stride, groups) in zip(self.layers, self.plan, strict=True):
             padding = width // 2
             if groups == 1:
                 y = convolution(y, layer.kernel(), stride=stride, padding=padding)
@@ -72,10 +73,10 @@ class ScaleDiscriminator(nnx.Module):
 class PeriodDiscriminators(nnx.Module):
     """Convolutions over every p-th sample, for each period p. Their parameters have equal shapes and are stacked."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, division: int) -> None:
+        plan = (_narrowed(*layer, 1, division) for layer in _PERIOD_LAYERS)
         self.layers = nnx.List(
-            WeightNormed((width, inputs, outputs), source, (len(PERIODS),))
-            for width, inputs, outputs, _ in _PERIOD_LAYERS
+            WeightNormed((width, inputs, outputs), source, (len(PERIODS),)) for width, inputs, outputs, *_ in plan
         )
 
     def __call__(self, x: Float[Array, "B S"], dtype: Any) -> list[Judgement]:
@@ -86,12 +87,12 @@ class PeriodDiscriminators(nnx.Module):
 
 
 class Discriminators(nnx.Module):
-    """All six."""
+    """All six; `division` makes all channels fewer (see `VitsConfig.discriminator_division`)."""
 
-    def __init__(self, key: Key[Array, ""], dtype: Any = jnp.float32) -> None:
+    def __init__(self, key: Key[Array, ""], dtype: Any = jnp.float32, division: int = 1) -> None:
         source = Source(key)
-        self.scale = ScaleDiscriminator(source)
-        self.periods = PeriodDiscriminators(source)
+        self.scale = ScaleDiscriminator(source, division)
+        self.periods = PeriodDiscriminators(source, division)
         self.dtype = dtype
 
     def __call__(self, x: Float[Array, "B S"]) -> list[Judgement]:
@@ -107,10 +108,18 @@ def _judge_period(
     # The columns of a period never meet before the score, so they are rows of a longer batch.
     y = x.reshape(batch, -1, period).swapaxes(1, 2).reshape(batch * period, -1, 1)
     features = []
-    for kernel, bias, (width, _, outputs, stride) in zip(kernels, biases, _PERIOD_LAYERS, strict=True):
+    for kernel, bias, (width, _, _, stride) in zip(kernels, biases, _PERIOD_LAYERS, strict=True):
         y = add_bias(convolution(y, kernel, stride=stride, padding=width // 2), bias)
-        if outputs > 1:
+        if kernel.shape[-1] > 1:
             y = leaky_relu(y, _SLOPE)
         features.append(y)
     score = y.reshape(batch, period, -1).swapaxes(1, 2).reshape(batch, -1)
     return Judgement(score.astype(jnp.float32), tuple(features))
+
+
+def _narrowed(
+    width: int, inputs: int, outputs: int, stride: int, groups: int, division: int
+) -> tuple[int, int, int, int, int]:
+    """A layer with its channels divided, but for those of the waveform and of the score."""
+    inputs, outputs = (channels if channels == 1 else channels // division for channels in (inputs, outputs))
+    return width, inputs, outputs, stride, math.gcd(groups, inputs, outputs)

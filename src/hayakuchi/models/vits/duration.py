@@ -13,8 +13,8 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models import ops
-from hayakuchi.models.vits.config import VitsConfig
 from hayakuchi.models.vits.layers import (
     ChannelNorm,
     Convolution,

@@ -10,7 +10,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from hayakuchi.models.vits.config import VitsConfig
+from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.vits.layers import Pointwise, masked, scan_stack
 from hayakuchi.models.vits.starts import Source, stacked
 from hayakuchi.models.vits.wavenet import WaveNet

@@ -8,8 +8,8 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.vits.alignment import align, alignment_scores, along, expand
-from hayakuchi.models.vits.config import VitsConfig
 from hayakuchi.models.vits.decoder import Decoder
 from hayakuchi.models.vits.duration import DeterministicDurations, StochasticDurations
 from hayakuchi.models.vits.flow import Flow

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from hayakuchi.models.vits.config import VitsConfig
+from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.vits.layers import Pointwise, masked
 from hayakuchi.models.vits.starts import Source
 from hayakuchi.models.vits.wavenet import WaveNet

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from flax import traverse_util
 
-from hayakuchi.models.vits.config import VitsConfig
+from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.vits.discriminators import PERIODS
 
 Path = tuple[str | int, ...]

@@ -7,8 +7,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from hayakuchi.config.vits import AudioConfig
 from hayakuchi.models.convolutions import reflect_pad, windows
-from hayakuchi.models.vits.config import AudioConfig
 
 _LEAST_POWER = 1e-6
 _LEAST_MEL = 1e-5

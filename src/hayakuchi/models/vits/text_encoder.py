@@ -9,8 +9,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models import ops
-from hayakuchi.models.vits.config import VitsConfig
 from hayakuchi.models.vits.layers import ChannelNorm, Convolution, Pointwise, masked, scan_stack
 from hayakuchi.models.vits.starts import Source, stacked
 

@@ -1,9 +1,10 @@
-"""Sizes of a VITS model, as plain values."""
+"""Settings of a VITS run, as plain values."""
 
 import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hayakuchi.config import SpeechDataConfig, TrainConfig
 from hayakuchi.errors import require
 
 
@@ -86,6 +87,7 @@ class VitsConfig:
       upsample_kernels: kernel width at each factor.
       upsample_channels: channels before the first; halved at each.
       segment_samples: length of the random piece that is decoded in training.
+      discriminator_division: the discriminators have the published channels divided by this, a power of 2.
     """
 
     audio: AudioConfig = field(default_factory=AudioConfig)
@@ -114,6 +116,7 @@ class VitsConfig:
     upsample_kernels: tuple[int, ...] = (16, 16, 4, 4)
     upsample_channels: int = 512
     segment_samples: int = 8_192
+    discriminator_division: int = 1
 
     def __post_init__(self) -> None:
         for name in (
@@ -136,6 +139,8 @@ class VitsConfig:
         for name in ("text_kernel", "wavenet_kernel"):
             kernel = getattr(self, name)
             require(kernel >= 1 and kernel % 2 == 1, name, kernel, "must be odd")
+        division = self.discriminator_division
+        require(division in (1, 2, 4, 8, 16), "discriminator_division", division, "must be 1, 2, 4, 8 or 16")
         self._check_decoder()
 
     def _check_decoder(self) -> None:
@@ -189,3 +194,51 @@ class VitsConfig:
     def condition_channels(self) -> int:
         """Width of the speaker vectors that reach the layers: 0 for one speaker."""
         return self.speaker_channels if self.speakers else 0
+
+
+@dataclass(frozen=True)
+class VitsOptimizerConfig:
+    """AdamW for generator and discriminators; the defaults are the published ones (arXiv 2106.06103, section 3.3).
+
+    Attributes:
+      learning_rate: at the first step.
+      decay: factor of the learning rate at each epoch or step.
+      decay_every: which of the two.
+      warmup_steps: steps of linear warm-up; the published run has none.
+      beta1: first-moment decay.
+      beta2: second-moment decay.
+      epsilon: denominator floor.
+      weight_decay: decoupled decay of all parameters.
+      average_decay: decay of the running average of the generator that `speak` uses; 0 keeps none.
+    """
+
+    learning_rate: float = 2e-4
+    decay: float = 0.999875
+    decay_every: Literal["epoch", "step"] = "epoch"
+    warmup_steps: int = 0
+    beta1: float = 0.8
+    beta2: float = 0.99
+    epsilon: float = 1e-9
+    weight_decay: float = 0.01
+    average_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "must be above 0")
+        require(0 < self.decay <= 1, "decay", self.decay, "must be in (0, 1]")
+        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "must be 0 or more")
+        for name in ("beta1", "beta2", "average_decay"):
+            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "must be in [0, 1)")
+        require(self.epsilon > 0, "epsilon", self.epsilon, "must be above 0")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "must be 0 or more")
+
+
+@dataclass(frozen=True)
+class VitsRecipe:
+    """A named VITS run: everything that decides its result but the data."""
+
+    name: str = "vits-ljs"
+    task: Literal["vits"] = "vits"
+    model: VitsConfig = field(default_factory=VitsConfig)
+    optimizer: VitsOptimizerConfig = field(default_factory=VitsOptimizerConfig)
+    data: SpeechDataConfig = field(default_factory=SpeechDataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)

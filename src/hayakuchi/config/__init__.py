@@ -120,12 +120,32 @@ class TextDataConfig:
 
 
 @dataclass(frozen=True)
+class SpeechDataConfig:
+    """How batches are drawn from a prepared speech data set.
+
+    Attributes:
+      buckets: at most this many shapes of batch; clips of like length go together. Each is compiled once.
+      data_seed: seed of shuffling.
+      data_workers: threads that assemble batches ahead; 0 assembles in the training thread.
+    """
+
+    buckets: int = 3
+    data_seed: int = 0
+    data_workers: int = 1
+
+    def __post_init__(self) -> None:
+        require(1 <= self.buckets <= 64, "buckets", self.buckets, "must be 1 to 64")
+        require(0 <= self.data_seed < 1 << 32, "data_seed", self.data_seed, "must be 0 to 2**32 - 1")
+        require(self.data_workers >= 0, "data_workers", self.data_workers, "must be 0 or more")
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """Length, batch, arithmetic and bookkeeping of a run.
 
     Attributes:
       steps: optimiser steps in all.
-      batch: windows in one optimiser step, over all devices and micro-batches.
+      batch: windows (text) or clips (speech) in one optimiser step, over all devices and micro-batches.
       accumulate: micro-batches a step is split into; the gradient is the same, the memory smaller.
       precision: arithmetic of the forward and backward pass; parameters and optimiser stay float32.
       mesh: devices as "data=N,fsdp=M"; "" puts all devices on `data`.
@@ -223,18 +243,19 @@ def _checked(hint: Any, value: object, where: str) -> Any:
     """`value` as the type `hint`, or a UserError that names `where`."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_dict(hint, value, where)
-    origin = typing.get_origin(hint)
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and isinstance(value, (list, tuple)):  # tuple[X, ...]; JSON has lists
+        return tuple(_checked(options[0], part, where) for part in value)
     if origin is Literal:
-        if value in typing.get_args(hint):
+        if value in options:
             return value
-        raise UserError(f"{where}: {value!r} is not one of {', '.join(map(str, typing.get_args(hint)))}")
+        raise UserError(f"{where}: {value!r} is not one of {', '.join(map(str, options))}")
     if origin in (typing.Union, types.UnionType):
-        options = typing.get_args(hint)
         if value is None and type(None) in options:
             return None
         return _checked(next(option for option in options if option is not type(None)), value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+    if isinstance(value, origin or hint) and not (hint is int and isinstance(value, bool)):
         return value
-    raise UserError(f"{where}: expected {hint.__name__}, found {value!r}")
+    raise UserError(f"{where}: expected {'a list' if origin else hint.__name__}, found {value!r}")
