@@ -40,3 +40,16 @@ def tiny_recipe(**train) -> CtrlRecipe:
         data=TextDataConfig(),
         train=TrainConfig(**{"steps": 10, "batch": 4, "checkpoint_every": 100, "log_every": 1, **train}),
     )
+
+
+def count_equations(jaxpr) -> int:
+    """Equations of a jaxpr, nested ones too; the body of a loop counts once."""
+    count = 0
+    for equation in jaxpr.eqns:
+        count += 1
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)  # noqa: PLW2901 - a closed one holds it
+                if hasattr(inner, "eqns"):
+                    count += count_equations(inner)
+    return count

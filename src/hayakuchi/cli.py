@@ -12,12 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TextIO, TypeVar
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
-from hayakuchi.config import CtrlConfig, CtrlRecipe, OptimizerConfig, Precision, TextDataConfig, TrainConfig
+from hayakuchi.config import (
+    CtrlConfig,
+    CtrlRecipe,
+    OptimizerConfig,
+    Precision,
+    SpeechDataConfig,
+    TextDataConfig,
+    TrainConfig,
+)
+from hayakuchi.config.recipe import Recipe
+from hayakuchi.config.vits import VitsConfig, VitsOptimizerConfig, VitsRecipe
 from hayakuchi.errors import UserError
 from hayakuchi.recipes import RECIPES, find_recipe
 from hayakuchi.runtime import set_up_jax, set_up_logging
@@ -102,6 +112,67 @@ def prepare_text(
     _finish(json, report, preparation.summary(report))
 
 
+def prepare_speech(
+    out: Out,
+    /,
+    *,
+    source: UseAppendAction[tuple[str, ...]] = (),
+    sample_rate: int = 24_000,
+    workers: int | None = None,
+    trim: bool = False,
+    loudness: Literal["warn", "drop", "off"] = "warn",
+    normalise: bool = False,
+    engine: Literal["haqumei", "pyopenjtalk-plus"] = "haqumei",
+    devoiced: Literal["keep", "fold"] = "keep",
+    user_dictionary: Path | None = None,
+    heldout: float = 0.01,
+    min_seconds: float = 0.4,
+    max_seconds: float = 15.0,
+    json: Json = None,
+) -> None:
+    """Recordings with transcripts -> audio and symbol shards and report.json.
+
+    Example: hayakuchi prepare speech data/jvs --source jvs:jvs_ver1 --sample-rate 24000 --trim
+
+    Args:
+      out: data set directory to make, or one made by this verb: what is whole and unchanged in it is used again.
+      source: KIND:PATH[,option=value]; KIND is jvs, jsut, ljspeech, common_voice, esd or embedded. Repeat for more.
+      sample_rate: of the data set, in Hz; any other sound is resampled.
+      workers: worker processes; by default one a core.
+      trim: cut silence at the ends of each clip, all but a tenth of a second.
+      loudness: warn of clips that are clipped or far from the usual level, drop them, or off.
+      normalise: bring all clips to one level.
+      engine: what reads the transcripts.
+      devoiced: keep devoiced vowels as symbols of their own, or fold them into the others.
+      user_dictionary: CSV file of surface,reading,accent.
+      heldout: share of sentences held out for evaluation, chosen by a hash of their text; a corpus's own split goes
+        before.
+      min_seconds: drop shorter clips.
+      max_seconds: drop longer clips.
+      json: write report.json to this file too; - for standard output.
+    """
+    from hayakuchi.corpora.speech_sources import parse_speech_source
+    from hayakuchi.data import prepare_speech as preparation
+
+    if not source:
+        raise UserError("--source is missing: name a corpus as KIND:PATH, or `--source embedded`")
+    options = preparation.SpeechOptions(
+        sample_rate_hz=sample_rate,
+        workers=workers,
+        trim=trim,
+        loudness=loudness,
+        normalise=normalise,
+        engine=engine,
+        devoiced=devoiced,
+        user_dictionary=user_dictionary,
+        heldout_fraction=heldout,
+        min_seconds=min_seconds,
+        max_seconds=max_seconds,
+    )
+    report = preparation.prepare_speech(out, [parse_speech_source(spec) for spec in source], options)
+    _finish(json, report, preparation.summary(report))
+
+
 @dataclass(frozen=True)
 class TrainArguments:
     """Arguments of `train` behind RECIPE.
@@ -125,6 +196,29 @@ class TrainArguments:
     json: Json = None
 
 
+@dataclass(frozen=True)
+class VitsTrainArguments:
+    """Arguments of `train` behind the RECIPE of a voice.
+
+    Attributes:
+      run: run directory, made if missing.
+      data: data set directory of `hayakuchi prepare speech`.
+      model: sizes of the model.
+      optimizer: update rule and schedule.
+      speech: how batches are drawn.
+      train: length, batch and bookkeeping.
+      json: write the summary as JSON to this file; - for standard output.
+    """
+
+    run: Run
+    data: Path
+    model: VitsConfig
+    optimizer: VitsOptimizerConfig
+    speech: SpeechDataConfig
+    train: TrainConfig
+    json: Json = None
+
+
 TRAIN_DESCRIPTION = f"""Trains RECIPE on a data set; run again with the same RUN it goes on where it stopped.
 
 RECIPE comes first: {", ".join(RECIPES)}, or a .json file. It gives the defaults of the options below.
@@ -132,18 +226,22 @@ RECIPE comes first: {", ".join(RECIPES)}, or a .json file. It gives the defaults
 Example: hayakuchi train ctrl-small runs/first --data data/aozora --steps 20000 --precision bfloat16"""
 
 
-def train(recipe: CtrlRecipe, arguments: TrainArguments) -> None:
+def train(recipe: Recipe, arguments: TrainArguments | VitsTrainArguments) -> None:
     """Trains a recipe; run again with the same RUN it goes on where it stopped."""
     set_up_jax()
-    from hayakuchi.train.train_ctrl import train_ctrl
+    if isinstance(arguments, VitsTrainArguments):
+        from hayakuchi.train.train_vits import train_vits
 
-    chosen = dataclasses.replace(
-        recipe, model=arguments.model, optimizer=arguments.optimizer, data=arguments.text, train=arguments.train
-    )
-    result = train_ctrl(chosen, arguments.run, arguments.data)
+        voice = VitsRecipe(recipe.name, "vits", arguments.model, arguments.optimizer, arguments.speech, arguments.train)
+        result, unit = train_vits(voice, arguments.run, arguments.data), "frames"
+    else:
+        from hayakuchi.train.train_ctrl import train_ctrl
+
+        text = CtrlRecipe(recipe.name, "ctrl", arguments.model, arguments.optimizer, arguments.text, arguments.train)
+        result, unit = train_ctrl(text, arguments.run, arguments.data), "tokens"
     losses = [f"{name.replace('_', ' ')} {result[name]:.4f}" for name in ("loss", "held_out_loss") if name in result]
     ending = f" (stopped by {result['stopped_by']}; the same command goes on)" if result["stopped_by"] else ""
-    speed = f"{result['tokens_per_second']:,.0f} tokens/s, data wait {100 * result['data_wait_share']:.2f}%"
+    speed = f"{result[f'{unit}_per_second']:,.0f} {unit}/s, data wait {100 * result['data_wait_share']:.2f}%"
     if result["first_step"] == result["steps"]:
         told = f"has its {result['steps']} steps already"
     else:
@@ -255,6 +353,93 @@ def attribute(
     _finish(json, dataclasses.asdict(found), "\n".join(f"{100 * share:6.2f}%  {name}" for name, share in ranked))
 
 
+def speak(
+    run: Run,
+    text: Positional[Annotated[str, arg(metavar="TEXT")]],
+    /,
+    *,
+    out: Path,
+    speaker: str = "",
+    speed: float = 1.0,
+    noise: float = 0.667,
+    duration_noise: float = 0.8,
+    seed: int = 0,
+    silence: float = 0.25,
+    user_dictionary: Path | None = None,
+    precision: Precision = "float32",
+    json: Json = None,
+) -> None:
+    """Text to speech: a WAV file that grows sentence by sentence.
+
+    Example: hayakuchi speak runs/voice 今日は良い天気です。 --out hello.wav --speaker jvs001
+
+    Args:
+      run: run directory of a voice.
+      text: the text; - reads standard input.
+      out: the WAV file; - is standard output.
+      speaker: name or index; by default the first.
+      speed: 2 is twice as fast, 0.5 half as fast.
+      noise: scale of the noise of the voice.
+      duration_noise: scale of the noise of the durations; with both at 0 nothing is random.
+      seed: the same seed gives the same speech.
+      silence: seconds between sentences.
+      user_dictionary: CSV file of surface,reading,accent.
+      precision: arithmetic of the model.
+      json: write sentences and what was not read as JSON to this file; - for standard output.
+    """
+    if out == json == Path("-"):
+        raise UserError("--out and --json are both -: standard output takes one of them")
+    set_up_jax()
+    from hayakuchi.infer.synthesis import SpeakOptions
+    from hayakuchi.infer.to_wav import check_out, speak_to_wav
+    from hayakuchi.infer.voice import load_voice
+
+    options = SpeakOptions(speed, noise, duration_noise, seed, silence)
+    check_out(out)
+    said = _argument_or_stdin(text)
+    result = speak_to_wav(load_voice(run, precision), said, out, speaker, options, user_dictionary=user_dictionary)
+    told = f"{out}: {result['seconds']:.2f} s, speaker {result['speaker']}"
+    _finish(json, result, told, sys.stderr if _to_stdout(out) else None)
+
+
+def convert(
+    run: Run,
+    recording: Positional[Annotated[Path, arg(metavar="IN.wav")]],
+    /,
+    *,
+    source: Annotated[str, arg(name="from")],
+    target: Annotated[str, arg(name="to")],
+    out: Path,
+    seed: int = 0,
+    precision: Precision = "float32",
+    json: Json = None,
+) -> None:
+    """What one speaker of a voice says, in the voice of another.
+
+    Example: hayakuchi convert runs/voice in.wav --from jvs001 --to jvs002 --out out.wav
+
+    Args:
+      run: run directory of a voice of several speakers.
+      recording: sound file (WAV, FLAC, OGG or MP3) of the speaker heard.
+      source: the speaker heard, by name or index.
+      target: the speaker wanted.
+      out: the WAV file; - is standard output.
+      seed: the same seed gives the same result.
+      precision: arithmetic of the model.
+      json: write a summary as JSON to this file; - for standard output.
+    """
+    if out == json == Path("-"):
+        raise UserError("--out and --json are both -: standard output takes one of them")
+    set_up_jax()
+    from hayakuchi.infer.to_wav import check_out, convert_to_wav
+    from hayakuchi.infer.voice import load_voice
+
+    check_out(out)
+    result = convert_to_wav(load_voice(run, precision), recording, out, source, target, seed=seed)
+    told = f"{out}: {result['seconds']:.2f} s, {result['from']} as {result['to']}"
+    _finish(json, result, told, sys.stderr if _to_stdout(out) else None)
+
+
 def evaluate(run: Run, /, *, data: Path, out: Path | None = None, batch: int = 32, json: Json = None) -> None:
     """Loss, perplexity and bits per character and byte on the held-out documents, in all and per code.
 
@@ -295,23 +480,33 @@ def export(
     """
     del format  # one value so far
     set_up_jax()
-    from hayakuchi.export.hf import export_hf
-    from hayakuchi.infer.run import load_run
+    from hayakuchi.infer.run import load_run, task_of
 
-    result = export_hf(load_run(run), out)
-    _finish(json, result, f"{out}: {result['parameters']:,} parameters; load it with AutoModelForCausalLM")
+    if task_of(run) == "vits":
+        from hayakuchi.export.hf_voice import export_hf_voice
+        from hayakuchi.infer.voice import load_voice
+
+        result, loader = export_hf_voice(load_voice(run), out), "VitsModel"
+    else:
+        from hayakuchi.export.hf import export_hf
+
+        result, loader = export_hf(load_run(run), out), "AutoModelForCausalLM"
+    _finish(json, result, f"{out}: {result['parameters']:,} parameters; load it with {loader}")
 
 
 VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "prepare text": prepare_text,
+    "prepare speech": prepare_speech,
     "train": train,
     "generate": generate,
     "attribute": attribute,
+    "speak": speak,
+    "convert": convert,
     "evaluate": evaluate,
     "export": export,
 }
-PLANNED = ("prepare speech", "speak", "convert", "plan", "bench", "inspect", "import", "serve", "launch")
+PLANNED = ("plan", "bench", "inspect", "import", "serve", "launch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -369,15 +564,18 @@ def _train_command(words: Sequence[str]) -> Callable[[], None]:
     asks_help = "-h" in words or "--help" in words
     if not asks_help and (not name or words[0] != name):
         raise UserError(f"train: RECIPE must come first; known are {', '.join(RECIPES)}")
-    if any(word.startswith(("--vocabulary-size", "--vocabulary_size")) for word in words):
-        raise UserError("--vocabulary-size: the data set decides it; use `hayakuchi prepare text --vocab-size`")
+    for word in words:
+        if word.split("=")[0].replace("_", "-") in ("--vocabulary-size", "--speakers"):
+            raise UserError(f"{word.split('=')[0]}: the data set decides it; see `hayakuchi prepare --help`")
     recipe = find_recipe(name) if name else RECIPES["ctrl-small"]
-    arguments = _parse(
-        TrainArguments,
+    kind = VitsTrainArguments if isinstance(recipe, VitsRecipe) else TrainArguments
+    parse: Callable[..., TrainArguments | VitsTrainArguments] = _parse
+    arguments = parse(
+        kind,
         f"hayakuchi train {name or 'RECIPE'}",
         ["--help"] if asks_help else words[1:],
         description=TRAIN_DESCRIPTION,
-        default=TrainArguments(tyro.MISSING, tyro.MISSING, recipe.model, recipe.optimizer, recipe.data, recipe.train),
+        default=kind(tyro.MISSING, tyro.MISSING, recipe.model, recipe.optimizer, recipe.data, recipe.train),
         config=(OmitArgPrefixes,),
     )
     return functools.partial(train, recipe, arguments)
@@ -413,13 +611,13 @@ def _parse(target: Callable[..., ResultT], prog: str, words: Sequence[str], **op
         raise UserError(f"{reason.strip(' .')}; `{prog} --help` tells the options") from None
 
 
-def _finish(target: Path | None, result: dict[str, Any], text: str) -> None:
-    """Prints `text`, or the result as JSON in its place; and writes the JSON file that was asked for."""
+def _finish(target: Path | None, result: dict[str, Any], text: str, file: TextIO | None = None) -> None:
+    """Prints `text` (to `file`), or the result as JSON in its place; and writes the JSON file that was asked for."""
     encoded = json_module.dumps(result, ensure_ascii=False, indent=2)
     if _to_stdout(target):
         _say(encoded)
         return
-    _say(text)
+    print(text, file=file, flush=True)
     if target is not None:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from hayakuchi import config
-from hayakuchi.config import CtrlConfig, CtrlRecipe, OptimizerConfig, TextDataConfig, TrainConfig
+from hayakuchi.config import CtrlConfig, CtrlRecipe, OptimizerConfig, SpeechDataConfig, TextDataConfig, TrainConfig
+from hayakuchi.config.recipe import Recipe, read_recipe
+from hayakuchi.config.vits import AudioConfig, VitsConfig, VitsOptimizerConfig, VitsRecipe
 from hayakuchi.errors import UserError
 
 # For: the demo and the tests. The embedded corpus (86,000 characters) in minutes on 2 cores. So little text is learnt
@@ -48,10 +49,82 @@ CTRL_PUBLISHED = CtrlRecipe(
     train=TrainConfig(steps=800_000, batch=1_024, precision="bfloat16", checkpoint_every=1_000),
 )
 
-RECIPES: dict[str, CtrlRecipe] = {recipe.name: recipe for recipe in (CTRL_NANO, CTRL_SMALL, CTRL_BASE, CTRL_PUBLISHED)}
+# For: the demo and the tests; a voice of one's own overnight on 2 cores. The decoder makes four subbands by an inverse
+# STFT; durations are deterministic, since the flows of the stochastic predictor are a third of the equations.
+VITS_NANO = VitsRecipe(
+    name="vits-nano",
+    model=VitsConfig(
+        audio=AudioConfig(sample_rate_hz=24_000),
+        vocabulary_size=48,
+        speaker_channels=64,
+        latent_channels=96,
+        hidden_channels=96,
+        filter_channels=256,
+        text_layers=3,
+        posterior_layers=4,
+        flow_layers=2,
+        stochastic_durations=False,
+        duration_channels=96,
+        decoder="mb_istft",
+        subbands=4,
+        upsample_rates=(4, 4),
+        upsample_kernels=(16, 16),
+        upsample_channels=256,
+        resblock="2",
+        resblock_kernels=(3, 5, 7),
+        resblock_dilations=((1, 2), (2, 6), (3, 12)),
+        discriminator_division=8,
+    ),
+    optimizer=VitsOptimizerConfig(learning_rate=4e-4, average_decay=0.999),
+    train=TrainConfig(steps=20_000, batch=8, checkpoint_every=1_000),
+)
+
+# For: 100 Japanese speakers, on a GPU or a TPU v3-8 (the first seed's run).
+VITS_JVS = VitsRecipe(
+    name="vits-jvs",
+    model=VitsConfig(audio=AudioConfig(sample_rate_hz=24_000), vocabulary_size=48, speakers=100),
+    data=SpeechDataConfig(buckets=4),
+    train=TrainConfig(steps=300_000, batch=64, precision="bfloat16", checkpoint_every=2_000, log_every=100),
+)
+
+# For: one Japanese speaker.
+VITS_JSUT = VitsRecipe(
+    name="vits-jsut",
+    model=VitsConfig(audio=AudioConfig(sample_rate_hz=24_000), vocabulary_size=48),
+    data=SpeechDataConfig(buckets=4),
+    train=TrainConfig(steps=300_000, batch=64, precision="bfloat16", checkpoint_every=2_000, log_every=100),
+)
+
+# As published (arXiv 2106.06103, section 3): one speaker, and 109; 22.05 kHz, batch 64, 800,000 steps.
+VITS_LJS = VitsRecipe(
+    name="vits-ljs",
+    data=SpeechDataConfig(buckets=4),
+    train=TrainConfig(steps=800_000, batch=64, precision="bfloat16", checkpoint_every=2_000, log_every=100),
+)
+VITS_VCTK = VitsRecipe(
+    name="vits-vctk",
+    model=VitsConfig(speakers=109),
+    data=SpeechDataConfig(buckets=4),
+    train=TrainConfig(steps=800_000, batch=64, precision="bfloat16", checkpoint_every=2_000, log_every=100),
+)
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        CTRL_NANO,
+        CTRL_SMALL,
+        CTRL_BASE,
+        CTRL_PUBLISHED,
+        VITS_NANO,
+        VITS_JVS,
+        VITS_JSUT,
+        VITS_LJS,
+        VITS_VCTK,
+    )  # fmt: skip
+}
 
 
-def find_recipe(name: str) -> CtrlRecipe:
+def find_recipe(name: str) -> Recipe:
     """The recipe of that name, or of that JSON file.
 
     Raises:
@@ -60,5 +133,5 @@ def find_recipe(name: str) -> CtrlRecipe:
     if name in RECIPES:
         return RECIPES[name]
     if name.endswith(".json"):
-        return config.read_json(CtrlRecipe, Path(name))
+        return read_recipe(Path(name))
     raise UserError(f"recipe {name!r} is not known; known are {', '.join(RECIPES)}, or give the path of a .json file")

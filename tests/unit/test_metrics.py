@@ -43,7 +43,7 @@ def test_metrics_are_fetched_a_step_late(tmp_path, bar):
             assert fetched == list(range(1, step))
         reporter.flush()
         assert fetched == [1, 2, 3]
-    assert reporter.tokens == 12
+    assert reporter.done == 12
 
 
 def test_lines_are_on_disk_at_once_and_a_resumed_run_appends(tmp_path, bar):

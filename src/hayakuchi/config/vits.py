@@ -7,6 +7,9 @@ from typing import Literal
 from hayakuchi.config import SpeechDataConfig, TrainConfig
 from hayakuchi.errors import require
 
+# Samples of each resolution of the subband loss (models/vits/subband_loss.py).
+SUBBAND_WINDOWS = (150, 300, 60)
+
 
 @dataclass(frozen=True)
 class AudioConfig:
@@ -83,7 +86,13 @@ class VitsConfig:
       resblock: kind of the decoder's residual blocks (arXiv 2010.05646).
       resblock_kernels: kernel widths of the parallel residual blocks.
       resblock_dilations: dilations of each.
-      upsample_rates: factors from frames to samples; their product is the hop.
+      decoder: "hifigan" (arXiv 2010.05646) makes samples itself; "istft" (arXiv 2203.02395) short-time spectra;
+        "mb_istft" spectra of subbands, "ms_istft" of streams joined by learnt filters (both arXiv 2210.15975).
+      istft_samples: length of those spectra's transform; the iSTFT decoders only, as all of istft_hop.
+      istft_hop: samples between them.
+      subbands: number of subbands or streams: 1, or 4 as published (8 or 16) with "mb_istft" and "ms_istft".
+      upsample_rates: factors from frames to samples, or to spectra; with "hifigan" their product is the hop, else
+        their product times istft_hop times subbands.
       upsample_kernels: kernel width at each factor.
       upsample_channels: channels before the first; halved at each.
       segment_samples: length of the random piece that is decoded in training.
@@ -109,6 +118,10 @@ class VitsConfig:
     stochastic_durations: bool = True
     duration_channels: int = 256
     duration_dropout: float = 0.5
+    decoder: Literal["hifigan", "istft", "mb_istft", "ms_istft"] = "hifigan"
+    istft_samples: int = 16
+    istft_hop: int = 4
+    subbands: int = 1
     resblock: Literal["1", "2"] = "1"
     resblock_kernels: tuple[int, ...] = (3, 7, 11)
     resblock_dilations: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
@@ -158,12 +171,15 @@ class VitsConfig:
             self.resblock_dilations,
             f"must have one list for each of resblock_kernels {self.resblock_kernels}",
         )
-        require(
-            math.prod(self.upsample_rates) == hop,
-            "upsample_rates",
-            self.upsample_rates,
-            f"must multiply to hop_samples ({hop})",
-        )
+        self._check_istft()
+        factor = math.prod(self.upsample_rates)
+        if self.decoder == "hifigan":
+            rule = f"must multiply to hop_samples ({hop})"
+            require(factor == hop, "upsample_rates", self.upsample_rates, rule)
+        else:
+            rule = f"times istft_hop ({self.istft_hop}) times subbands ({self.subbands}) must be hop_samples ({hop})"
+            require(factor * self.istft_hop * self.subbands == hop, "upsample_rates", self.upsample_rates, rule)
+            require(factor > 1, "upsample_rates", self.upsample_rates, "must multiply to 2 or more")
         require(
             len(self.upsample_kernels) == len(self.upsample_rates)
             and all(
@@ -184,6 +200,31 @@ class VitsConfig:
             "segment_samples",
             self.segment_samples,
             f"must be a multiple of hop_samples ({hop})",
+        )
+        shortest = self.subbands * (max(SUBBAND_WINDOWS) // 2 + 1)
+        require(
+            self.decoder != "mb_istft" or self.segment_samples >= shortest,
+            "segment_samples",
+            self.segment_samples,
+            f"must be {shortest} or more for the loss on {self.subbands} subbands",
+        )
+
+    def _check_istft(self) -> None:
+        kinds = ("hifigan", "istft", "mb_istft", "ms_istft")
+        require(self.decoder in kinds, "decoder", self.decoder, f"must be one of {', '.join(kinds)}")
+        several = self.decoder in ("mb_istft", "ms_istft")
+        require(
+            self.subbands in ((4, 8, 16) if several else (1,)),
+            "subbands",
+            self.subbands,
+            f"must be {'4, 8 or 16' if several else '1'} with decoder={self.decoder!r}",
+        )
+        require(self.istft_hop >= 1, "istft_hop", self.istft_hop, "must be 1 or more")
+        require(
+            self.istft_samples >= 2 * self.istft_hop and self.istft_samples % (2 * self.istft_hop) == 0,
+            "istft_samples",
+            self.istft_samples,
+            f"must be a multiple of twice istft_hop ({self.istft_hop})",
         )
 
     @property

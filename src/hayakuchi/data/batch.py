@@ -1,4 +1,4 @@
-"""What a language model is trained on in one step."""
+"""What a model is trained on in one step."""
 
 from typing import Any, NamedTuple
 
@@ -15,3 +15,21 @@ class Batch(NamedTuple):
     tokens: Any
     segments: Any
     positions: Any
+
+
+class SpeechBatch(NamedTuple):
+    """Clips with their symbols, padded to the shape of a bucket. NumPy or JAX arrays.
+
+    Attributes:
+      symbols: int32 [B, L], symbol ids with blanks; 0 past a clip's end.
+      symbol_lengths: int32 [B].
+      audio: int16 [B, (T + margin) * hop]; past its end a clip goes on as its mirror image, then as zeros.
+      frame_lengths: int32 [B], at most T.
+      speakers: int32 [B], speaker indices.
+    """
+
+    symbols: Any
+    symbol_lengths: Any
+    audio: Any
+    frame_lengths: Any
+    speakers: Any

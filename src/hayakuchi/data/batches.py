@@ -7,7 +7,7 @@ however many processes there are. (Slicing before batching would draw other batc
 
 import math
 from collections.abc import Iterator
-from typing import Self
+from typing import Self, TypeVar
 
 import grain
 import numpy as np
@@ -19,11 +19,12 @@ from hayakuchi.data.shards import TokenShards
 from hayakuchi.errors import UserError
 from hayakuchi.text.codes import CODE_SLOTS, CodeBook, parse_code_weights
 
+BatchT = TypeVar("BatchT")
 PREFETCHED_BATCHES = 4
 """Batches assembled ahead by each worker thread."""
 
 
-class BatchIterator(Iterator[Batch]):
+class BatchIterator(Iterator[BatchT]):
     """Endless training batches from a given one on.
 
     Attributes:
@@ -31,11 +32,11 @@ class BatchIterator(Iterator[Batch]):
         it continues the stream.
     """
 
-    def __init__(self, batches: Iterator[Batch], position: int) -> None:
+    def __init__(self, batches: Iterator[BatchT], position: int) -> None:
         self._batches = batches
         self.position = position
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> BatchT:
         batch = next(self._batches)
         self.position += 1
         return batch
@@ -86,7 +87,7 @@ class TextBatches:
             raise UserError("the data set has no training documents: prepare it from more text")
         self.epoch_batches = self.plan.windows / batch
         self._shards = shards
-        self._rows = _rows_of(batch, process_index, process_count)
+        self._rows = rows_of(batch, process_index, process_count)
         self._workers = config.data_workers
 
         # Everything up to the batch handles numbers of windows only; text is read for this process's rows alone.
@@ -101,7 +102,7 @@ class TextBatches:
         batch: Batch = self._dataset[index]
         return batch
 
-    def iterate(self, start: int = 0) -> BatchIterator:
+    def iterate(self, start: int = 0) -> BatchIterator[Batch]:
         """Batches `start`, `start + 1`, ..., assembled ahead in `data_workers` threads."""
         options = grain.ReadOptions(num_threads=self._workers, prefetch_buffer_size=PREFETCHED_BATCHES * self._workers)
         return BatchIterator(iter(self._dataset[start:].to_iter_dataset(options)), start)
@@ -132,7 +133,7 @@ class HeldoutBatches:
         self.plan = plan_windows(shards.documents["tokens"], shards.documents["code"], length)
         self._shards = shards
         self._batch = batch
-        self._rows = _rows_of(batch, process_index, process_count)
+        self._rows = rows_of(batch, process_index, process_count)
         self._order = np.random.default_rng(0).permutation(self.plan.windows)
 
     def __len__(self) -> int:
@@ -146,7 +147,7 @@ class HeldoutBatches:
             yield Batch(*(np.pad(array, ((0, missing), (0, 0))) for array in batch))
 
 
-def _rows_of(batch: int, process_index: int, process_count: int) -> slice:
+def rows_of(batch: int, process_index: int, process_count: int) -> slice:
     """The rows of a global batch that belong to one process."""
     if batch % process_count:
         raise UserError(f"batch={batch} must be a multiple of the number of processes ({process_count})")

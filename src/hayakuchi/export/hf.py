@@ -3,8 +3,6 @@
 `AutoModelForCausalLM` finds a CTRLLMHeadModel there and `AutoTokenizer` a fast tokenizer with the ids of ours.
 """
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from flax import nnx
 
 from hayakuchi.config import CtrlConfig
 from hayakuchi.directories import new_directory
-from hayakuchi.errors import MissingExtraError
+from hayakuchi.export.files import folder_bytes, write_json, write_safetensors
 from hayakuchi.export.hf_tokenizer import fast_tokenizer, special_names, token_names
 from hayakuchi.export.hf_weights import to_hf
 from hayakuchi.infer.run import TextRun
@@ -42,7 +40,7 @@ def export_hf(run: TextRun, out: Path) -> dict[str, Any]:
         parameters = _write_model(run, folder)
         names = _write_tokenizer(run, folder)
         (folder / "README.md").write_text(_model_card(run, parameters, names), encoding="utf-8")
-        size = sum(file.stat().st_size for file in folder.iterdir())
+        size = folder_bytes(folder)
     codes = {name: names[FIRST_CODE_ID + run.codes.slots[name]] for name in run.codes.names}
     return {"out": str(out), "format": "hf", "step": run.step, "parameters": parameters, "bytes": size, "codes": codes}
 
@@ -70,21 +68,11 @@ def model_config(config: CtrlConfig) -> dict[str, Any]:
 
 def _write_model(run: TextRun, folder: Path) -> int:
     """Configuration, generation settings and weights; returns the number of parameters."""
-    try:
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise MissingExtraError("safetensors", "hf", "export --format hf") from error
     config = run.recipe.model
     tensors = to_hf(nnx.to_pure_dict(nnx.state(run.model, nnx.Param)), config)
-    _write_json(folder / "config.json", model_config(config))
-    try:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    except SafetensorError as error:  # what it makes of a full disk
-        raise OSError(str(error)) from error
-    # safetensors lets nobody but the owner read the file.
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")
-    _write_json(folder / "generation_config.json", _generation_config(config.length))
+    write_json(folder / "config.json", model_config(config))
+    write_safetensors(folder, tensors)
+    write_json(folder / "generation_config.json", _generation_config(config.length))
     return sum(tensor.size for tensor in tensors.values())
 
 
@@ -118,7 +106,7 @@ def _write_tokenizer(run: TextRun, folder: Path) -> list[str]:
         **special_names(names),
         "additional_special_tokens": names[FIRST_CODE_ID + 1 : FIRST_CODE_ID + CODE_SLOTS],
     }
-    _write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "tokenizer_config.json", settings)
     return names
 
 
@@ -173,7 +161,3 @@ takes text as it is, so normalise a prompt likewise.
 The weights come from your data: the licence of the model, and whether it may be passed on, follow from the terms of
 the texts it was trained on. Replace this section, and `license: other` above, before you publish it.
 """
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

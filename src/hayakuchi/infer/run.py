@@ -3,12 +3,14 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import jax
 from flax import nnx
 
 from hayakuchi import config
 from hayakuchi.config import CtrlRecipe, Precision
+from hayakuchi.config.recipe import read_recipe
 from hayakuchi.data.shards import DatasetInfo
 from hayakuchi.errors import UserError
 from hayakuchi.models.ctrl import RULES, Ctrl
@@ -44,6 +46,15 @@ class TextRun:
         return self.info.codes
 
 
+def task_of(run: Path) -> Literal["ctrl", "vits"]:
+    """What a run was trained for.
+
+    Raises:
+      UserError: not a run directory, or its recipe is damaged.
+    """
+    return read_recipe(_recipe_file(run)).task
+
+
 def load_run(run: Path, precision: Precision = "float32") -> TextRun:
     """Reads the newest checkpoint of a run.
 
@@ -54,9 +65,7 @@ def load_run(run: Path, precision: Precision = "float32") -> TextRun:
     Raises:
       UserError: not a run directory, no checkpoint yet, or a damaged file.
     """
-    if not (run / RECIPE_FILE).is_file():
-        raise UserError(f"{run}: not a run directory (no {RECIPE_FILE}); make one with `hayakuchi train`")
-    recipe = config.read_json(CtrlRecipe, run / RECIPE_FILE)
+    recipe = config.read_json(CtrlRecipe, _recipe_file(run))
     info = DatasetInfo.load(run / "dataset.json")
     tokenizer = Tokenizer.load(run / "tokenizer.model")
     graph, abstract = nnx.split(
@@ -75,3 +84,10 @@ def load_run(run: Path, precision: Precision = "float32") -> TextRun:
     model = nnx.merge(graph, state["parameters"])
     recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, precision=precision))
     return TextRun(model, recipe, tokenizer, info, saved["step"])
+
+
+def _recipe_file(run: Path) -> Path:
+    path = run / RECIPE_FILE
+    if not path.is_file():
+        raise UserError(f"{run}: not a run directory (no {RECIPE_FILE}); make one with `hayakuchi train`")
+    return path

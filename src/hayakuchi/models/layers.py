@@ -32,11 +32,7 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "N D"]) -> Float[Array, "N D"]:
-        x = x.astype(jnp.float32)
-        centred = x - jnp.mean(x, axis=-1, keepdims=True)
-        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-        normal = centred * jax.lax.rsqrt(variance + self.epsilon)
-        return normal * self.scale[...] + self.bias[...]
+        return ops.layer_norm(x, self.scale[...], self.bias[...], self.epsilon)
 
 
 class FeedForward(nnx.Module):

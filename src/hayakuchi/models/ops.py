@@ -9,6 +9,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -71,12 +72,43 @@ def _dense_backward(residuals: tuple[Array, Array], grad: Float[Array, "N O"]) -
 dense.defvjp(_dense_forward, _dense_backward)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def layer_norm(
+    x: Float[Array, "N D"], scale: Float[Array, " D"], bias: Float[Array, " D"], epsilon: float
+) -> Float[Array, "N D"]:
+    """Layer normalisation (arXiv 1607.06450) over the last axis, computed and returned in float32."""
+    return _layer_norm_forward(x, scale, bias, epsilon)[0]
+
+
+def _layer_norm_forward(x: Array, scale: Array, bias: Array, epsilon: float) -> tuple[Array, tuple[Array, ...]]:
+    centred = x.astype(jnp.float32)
+    centred = centred - _row_means(centred)
+    inverse = lax.rsqrt(_row_means(jnp.square(centred)) + epsilon)
+    normal = centred * inverse
+    # An empty array is the least that carries the dtype of x to the backward pass.
+    return normal * scale + bias, (normal, inverse, scale, lax.empty((0,), x.dtype))
+
+
+def _layer_norm_backward(_: float, residuals: tuple[Array, ...], grad: Array) -> tuple[Array, Array, Array]:
+    normal, inverse, scale, like = residuals
+    scaled = grad * scale
+    grad_x = inverse * (scaled - _row_means(scaled) - normal * _row_means(scaled * normal))
+    return grad_x.astype(like.dtype), column_sums(grad * normal), column_sums(grad)
+
+
+layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
+
+
+def _row_means(x: Float[Array, "N D"]) -> Float[Array, "N 1"]:
+    return jnp.sum(x, axis=1, keepdims=True) * (1 / x.shape[1])
+
+
 def dropout(x: Float[Array, "..."], rate: float, key: Array | None) -> Float[Array, "..."]:
     """Zeroes a share `rate` of the elements and scales the rest; the identity without a key."""
     if key is None or rate == 0:
         return x
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
+    keep = jax.random.bits(key, x.shape, jnp.uint32) >= np.uint32(rate * 2**32)
+    return lax.select(keep, x * (1 / (1 - rate)), lax.full_like(x, 0))
 
 
 def head_chunks(batch: int, length: int, vocabulary_size: int, limit_bytes: int = 64 << 20) -> int:

@@ -33,6 +33,8 @@ def targets(batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
 class CtrlTask:
     """CTRL under one recipe (see `Task`)."""
 
+    unit = "tokens"
+
     def __init__(self, recipe: CtrlRecipe) -> None:
         self.recipe = recipe
         self.schedule = make_schedule(recipe.optimizer, recipe.train.steps)
@@ -64,9 +66,13 @@ class CtrlTask:
         labels, weights = targets(batch)
         return {"loss": self._loss(parameters, (batch, labels, weights), None), "tokens": jnp.sum(weights)}
 
-    def batch_spec(self) -> Batch:
+    def show(self, parameters: Any, batch: Batch) -> dict[str, Array]:
+        del parameters, batch  # text has nothing to look at
+        return {}
+
+    def batch_specs(self) -> list[Batch]:
         shape = (self.recipe.train.batch, self.recipe.model.length)
-        return Batch(*(jax.ShapeDtypeStruct(shape, jnp.int32) for _ in Batch._fields))
+        return [Batch(*(jax.ShapeDtypeStruct(shape, jnp.int32) for _ in Batch._fields))]
 
     def rules(self) -> dict[str, Rule]:
         return RULES

@@ -4,6 +4,7 @@ What a step computes is the task's, where arrays lie is the mesh's, what is writ
 checkpoints'.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,20 +27,24 @@ from hayakuchi.train.task import Task, TrainState
 
 @dataclass(frozen=True)
 class Compiled:
-    """The programs of a run, compiled once for fixed shapes: another shape is an error, never a second compile.
+    """The programs of a run, compiled once for each shape of batch: another shape is an error, never a new compile.
 
     Attributes:
       step: (state, batch, key) -> (state, metrics); the state is donated.
       held_out: (parameters, batch) -> sums.
+      show: (parameters, batch) -> pictures and sounds.
+      unit: the name of the sum that other sums are divided by.
       finite: (state) -> whether all its numbers are.
       abstract_state: the state as ShapeDtypeStructs with shardings, to restore into.
       place: puts a process's rows of a batch on its devices.
       init: (key) -> state, sharded.
-      seconds: time spent compiling the step.
+      seconds: time spent compiling the step, in all its shapes.
     """
 
     step: Callable[[TrainState, Any, Any], tuple[TrainState, dict[str, Any]]]
     held_out: Callable[[Any, Any], dict[str, Any]]
+    show: Callable[[Any, Any], dict[str, Any]]
+    unit: str
     finite: Callable[[TrainState], Bool[Array, ""]]
     abstract_state: TrainState
     place: Callable[[Any], Any]
@@ -58,14 +63,20 @@ def compile_task(task: Task, mesh: Mesh) -> Compiled:
     layout = shardings(state, task.rules(), mesh)
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
     state = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, layout)
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), task.batch_spec())
 
     started = time.monotonic()
-    step = jax.jit(task.step, donate_argnums=0, out_shardings=(layout, whole)).lower(state, batch, key).compile()
+    step = jax.jit(task.step, donate_argnums=0, out_shardings=(layout, whole))
+    steps: dict[Any, Callable[..., Any]] = {}
+    for spec in task.batch_specs():
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), spec)
+        steps[_shapes(batch)] = step.lower(state, batch, key).compile()
+    first = next(iter(steps.values()))  # says what is wrong with another shape
     seconds = time.monotonic() - started
     return Compiled(
-        step=step,
+        step=lambda state, batch, key: steps.get(_shapes(batch), first)(state, batch, key),
         held_out=jax.jit(task.held_out_loss, out_shardings=whole),
+        show=jax.jit(task.show, out_shardings=whole),
+        unit=task.unit,
         finite=jax.jit(_all_finite, out_shardings=whole),
         abstract_state=state,
         place=lambda local: jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows, x), local),
@@ -78,7 +89,7 @@ def run(
     programs: Compiled,
     state: TrainState,
     key: Any,
-    batches: BatchIterator,
+    batches: BatchIterator[Any],
     held_out: Iterable[Any],
     checkpoints: Checkpoints,
     reporter: Reporter,
@@ -121,9 +132,15 @@ def run(
                         loss = _held_out_loss(programs, state.parameters, held_out)
                         reporter.write(done, loss)
                         reporter.last |= loss
+                        for example in itertools.islice(held_out, 1):
+                            reporter.show(done, programs.show(state.parameters, programs.place(example)))
         with paused(reporter):
             checkpoints.wait()  # here a second SIGTERM still does no harm
     return state, stopped
+
+
+def _shapes(batch: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
 
 
 def _all_finite(state: TrainState) -> Bool[Array, ""]:
@@ -139,7 +156,7 @@ def paused(reporter: Reporter) -> Iterator[None]:
     reporter.clock.paused += time.monotonic() - started
 
 
-def _ahead(batches: BatchIterator, place: Callable[[Any], Any], reporter: Reporter) -> Iterator[tuple[Any, int]]:
+def _ahead(batches: BatchIterator[Any], place: Callable[[Any], Any], reporter: Reporter) -> Iterator[tuple[Any, int]]:
     """Batches on the device with the position after each, one transferred ahead of its use."""
 
     def fetch() -> tuple[Any, int]:
@@ -156,7 +173,8 @@ def _ahead(batches: BatchIterator, place: Callable[[Any], Any], reporter: Report
 
 
 def _held_out_loss(programs: Compiled, parameters: Any, held_out: Iterable[Any]) -> dict[str, float]:
-    """Nats per token over the held-out batches; {} if there are none."""
-    sums = [programs.held_out(parameters, programs.place(batch)) for batch in held_out]
-    tokens = sum(float(part["tokens"]) for part in sums)
-    return {"held_out_loss": sum(float(part["loss"]) for part in sums) / tokens} if tokens else {}
+    """Losses per unit over the held-out batches; {} if there are none."""
+    parts = [programs.held_out(parameters, programs.place(batch)) for batch in held_out]
+    sums = {name: sum(float(part[name]) for part in parts) for name in (parts[0] if parts else ())}
+    units = sums.pop(programs.unit, 0.0)
+    return {f"held_out_{name}": total / units for name, total in sums.items()} if units else {}

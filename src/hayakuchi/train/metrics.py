@@ -10,12 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import RecordWriter
 
 from hayakuchi.errors import UserError
 from hayakuchi.progress import Bar
+from hayakuchi.train import media
 
 
 class NonFiniteLossError(RuntimeError):
@@ -56,13 +58,19 @@ class Reporter:
         of several processes only the first does.
       bar: progress bar to write on.
       log_every: steps between lines in the files.
+      unit: the metric that throughput counts.
+      sample_rate_hz: of the sounds given to `show`.
 
     Raises:
       UserError: the files cannot be made; of `write` and at the end of the `with` block, cannot be written.
     """
 
-    def __init__(self, folder: Path | None, bar: Bar, log_every: int) -> None:
+    def __init__(
+        self, folder: Path | None, bar: Bar, log_every: int, unit: str = "tokens", sample_rate_hz: int = 0
+    ) -> None:
         self._folder = folder
+        self._unit = unit
+        self._sample_rate_hz = sample_rate_hz
         try:
             self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8") if folder else None
             self._events = _event_file(folder / "tensorboard") if folder else None
@@ -73,7 +81,7 @@ class Reporter:
         self._pending: tuple[int, Mapping[str, Any]] | None = None
         self._recent: deque[tuple[float, float]] = deque(maxlen=50)
         self.clock = Clock()
-        self.tokens = 0.0
+        self.done = 0.0
         self.last: dict[str, float] = {}
 
     def __enter__(self) -> Self:
@@ -117,7 +125,24 @@ class Reporter:
         except OSError as error:
             raise self._failure(error) from error
 
-    def tokens_per_second(self) -> float:
+    def show(self, step: int, examples: Mapping[str, Any]) -> None:
+        """Pictures [H, W] and sounds [S] for TensorBoard; the newest also stand in the folder `samples` as files."""
+        if self._folder is None or self._events is None or not examples:
+            return
+        try:
+            (self._folder / "samples").mkdir(exist_ok=True)
+            for name, value in examples.items():
+                array = np.asarray(value)
+                content, suffix, event = (
+                    media.picture(name, array) if array.ndim == 2 else media.sound(name, array, self._sample_rate_hz)
+                )
+                (self._folder / "samples" / f"{name}{suffix}").write_bytes(content)
+                self._events.write(Event(step=step, wall_time=time.time(), summary=event).SerializeToString())
+            self._events.flush()
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def throughput(self) -> float:
         """Throughput over the last steps, pauses left out."""
         if len(self._recent) < 2:
             return 0.0
@@ -130,14 +155,16 @@ class Reporter:
 
     def _read(self, step: int, metrics: Mapping[str, Any]) -> None:
         values = {name: float(value) for name, value in metrics.items()}
-        if not all(math.isfinite(values[name]) for name in values.keys() & {"loss", "gradient_norm"}):
-            raise NonFiniteLossError(step, f"loss {values['loss']}, gradient norm {values.get('gradient_norm')}")
-        self.tokens += values["tokens"]
-        self._recent.append((self.clock.training(), self.tokens))
-        values |= {"tokens_per_second": self.tokens_per_second(), "data_wait_share": self.wait_share()}
+        guarded = {name: value for name, value in values.items() if name.endswith(("loss", "gradient_norm"))}
+        if not all(map(math.isfinite, guarded.values())):
+            told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in guarded.items())
+            raise NonFiniteLossError(step, told)
+        self.done += values[self._unit]
+        self._recent.append((self.clock.training(), self.done))
+        values |= {f"{self._unit}_per_second": self.throughput(), "data_wait_share": self.wait_share()}
         self.last = values
         self._bar.update(
-            f"loss {values['loss']:.3f}  {values['tokens_per_second']:,.0f} tokens/s  "
+            f"loss {values['loss']:.3f}  {self.throughput():,.0f} {self._unit}/s  "
             f"data wait {100 * values['data_wait_share']:.1f}%"
         )
         self._bar.advance(1)

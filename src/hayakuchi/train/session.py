@@ -13,7 +13,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from hayakuchi import config, progress
-from hayakuchi.config import CtrlRecipe, TrainConfig
+from hayakuchi.config import TrainConfig
+from hayakuchi.config.recipe import Recipe, read_recipe
 from hayakuchi.data.batches import BatchIterator
 from hayakuchi.errors import UserError
 from hayakuchi.models.sharding import make_mesh
@@ -48,7 +49,7 @@ def connect_processes() -> None:
     jax.distributed.initialize(num_processes=count, process_id=index)
 
 
-def open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
+def open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
     """Makes a run directory, or checks that an existing one is of the same recipe and data.
 
     Args:
@@ -72,12 +73,12 @@ def open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
         raise failure or UserError(f"{run}: see the message of process 0")
 
 
-def _open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
+def _open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
     path = run / RECIPE_FILE
     partial = run / (RECIPE_FILE + ".partial")
     try:
         if path.exists():
-            _check_same(run, config.read_json(CtrlRecipe, path), recipe)
+            _check_same(run, read_recipe(path), recipe)
             for name, content in files.items():
                 if not (run / name).exists() or (run / name).read_bytes() != content:
                     raise UserError(
@@ -97,11 +98,13 @@ def _open_run(run: Path, recipe: CtrlRecipe, files: dict[str, bytes]) -> None:
         raise UserError(f"{run}: cannot write there ({error.strerror})") from error
 
 
-def _check_same(run: Path, before: CtrlRecipe, now: CtrlRecipe) -> None:
+def _check_same(run: Path, before: Recipe, now: Recipe) -> None:
     if before.name != now.name:
         raise UserError(f"{run}: the run is of recipe {before.name!r}, not {now.name!r}; choose another RUN")
     old, new = config.to_dict(before), config.to_dict(now)
-    free = _FREE | ({("train", "steps")} if now.optimizer.schedule == "constant" else set())  # no step looks ahead
+    # Then no step looks ahead to the last one.
+    endless = now.task == "vits" or now.optimizer.schedule == "constant"
+    free = _FREE | ({("train", "steps")} if endless else set())
     for section, values in old.items():
         for name, value in values.items() if isinstance(values, dict) else ():
             if value != new[section][name] and (section, name) not in free:
@@ -121,7 +124,7 @@ def _mesh(settings: TrainConfig) -> Mesh:
 
 
 def train(
-    task: Task, recipe: CtrlRecipe, run: Path, batches: Callable[[int], BatchIterator], held_out: Iterable[Any]
+    task: Task, recipe: Recipe, run: Path, batches: Callable[[int], BatchIterator[Any]], held_out: Iterable[Any]
 ) -> dict[str, Any]:
     """Starts or resumes a run and trains to its end.
 
@@ -137,10 +140,12 @@ def train(
     """
     settings = recipe.train
     mesh = _mesh(settings)
+    sample_rate_hz = recipe.model.audio.sample_rate_hz if recipe.task == "vits" else 0
+    folder = run if jax.process_index() == 0 else None
     with (
         progress.bar(recipe.name, settings.steps) as bar,
         Checkpoints(run / "checkpoints", settings.keep_checkpoints) as checkpoints,
-        Reporter(run if jax.process_index() == 0 else None, bar, settings.log_every) as reporter,
+        Reporter(folder, bar, settings.log_every, task.unit, sample_rate_hz) as reporter,
     ):
         bar.update("compiling the step")
         programs = loop.compile_task(task, mesh)
@@ -176,9 +181,9 @@ def train(
             "stopped_by": stopped,
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(state.parameters)),
             **{name: value for name, value in reporter.last.items() if name.endswith("loss")},
-            "tokens": reporter.tokens,
+            task.unit: reporter.done,
             "seconds": round(seconds, 3),
-            "tokens_per_second": round(reporter.tokens / max(seconds, 1e-9), 1),
+            f"{task.unit}_per_second": round(reporter.done / max(seconds, 1e-9), 1),
             "data_wait_share": round(reporter.wait_share(), 5),
             "compile_seconds": round(programs.seconds, 3),
             "devices": {

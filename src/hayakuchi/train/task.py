@@ -25,7 +25,12 @@ class Task(Protocol):
     """A model with its loss and update rule, as pure functions of arrays.
 
     `train` runs `step`, `plan` costs it, `bench` times it, `inspect` lowers it.
+
+    Attributes:
+      unit: what the work of a step is counted in, "tokens" or "frames"; the name of a metric.
     """
+
+    unit: str
 
     def init(self, key: Key[Array, ""]) -> TrainState:
         """Parameters and optimiser state of step 0."""
@@ -34,16 +39,20 @@ class Task(Protocol):
     def step(self, state: TrainState, batch: Any, key: Key[Array, ""]) -> tuple[TrainState, Metrics]:
         """One optimiser step. Pure; the same key serves the whole run, since the step number is folded in.
 
-        The metrics hold "loss" at least, and "tokens" (or another unit of work done) for throughput.
+        The metrics hold "loss" at least, and `unit` for throughput. Losses and gradient norms must stay finite.
         """
         ...
 
     def held_out_loss(self, parameters: Any, batch: Any) -> Metrics:
-        """Sums over one held-out batch: "loss" (a sum) and "tokens" (what to divide it by)."""
+        """Sums over one held-out batch: "loss" and perhaps others, and `unit` (what to divide them by)."""
         ...
 
-    def batch_spec(self) -> Any:
-        """The batch as ShapeDtypeStructs of its global shape."""
+    def show(self, parameters: Any, batch: Any) -> dict[str, Array]:
+        """Of one held-out batch what people would rather see or hear: [H, W] pictures and [S] sounds, by name."""
+        ...
+
+    def batch_specs(self) -> list[Any]:
+        """The batches that come, one a shape, as ShapeDtypeStructs of their global shapes."""
         ...
 
     def rules(self) -> Any:

@@ -14,7 +14,7 @@ from hayakuchi.models.vits.starts import Source
 
 _SLOPE = 0.1
 _LAST_SLOPE = 0.01
-_EDGE_KERNEL = 7
+EDGE_KERNEL = 7
 
 
 class ResBlock(nnx.Module):
@@ -38,12 +38,12 @@ class ResBlock(nnx.Module):
         return x
 
 
-class Decoder(nnx.Module):
+class Trunk(nnx.Module):
     """Upsampling by transposed convolutions, each followed by the mean of parallel residual blocks."""
 
     def __init__(self, config: VitsConfig, source: Source, dtype: Any) -> None:
         channels = config.upsample_channels
-        self.enter = Convolution(_EDGE_KERNEL, config.latent_channels, channels, source)
+        self.enter = Convolution(EDGE_KERNEL, config.latent_channels, channels, source)
         speaker_channels = config.condition_channels
         self.condition = Pointwise(speaker_channels, channels, source) if speaker_channels else None
         self.upsamples: Any = nnx.List()
@@ -54,24 +54,24 @@ class Decoder(nnx.Module):
             channels //= 2
             for kernel, dilations in zip(config.resblock_kernels, config.resblock_dilations, strict=True):
                 self.blocks.append(ResBlock(config.resblock, channels, kernel, dilations, source))
-        self.leave = Convolution(_EDGE_KERNEL, channels, 1, source, biased=False)
+        self.channels = channels
         self.rates = config.upsample_rates
         self.parallel = len(config.resblock_kernels)
         self.dtype = dtype
 
-    def __call__(
+    def features(
         self,
         z: Float[Array, "B T C"],
         speaker: Float[Array, "B G"] | None,
-        mask: Bool[Array, "B T"] | None = None,
-    ) -> Float[Array, "B S"]:
-        """Samples in (-1, 1), float32.
+        mask: Bool[Array, "B T"] | None,
+    ) -> tuple[Float[Array, "B U C"], Bool[Array, "B U"] | None]:
+        """What the last layer makes sound of, float32, and the mask at its rate.
 
         Args:
           z: latent frames.
           speaker: speaker vectors, None for one speaker.
-          mask: frames that count. With it the samples of a padded row are those of the row alone, and 0 past its
-            end: every convolution sees zeros there, as it does past the end of an array.
+          mask: frames that count. With it the samples of a padded row are those of the row alone: every convolution
+            sees zeros past the row's end, as it does past the end of an array.
         """
         x = self.enter(_clean(z.astype(self.dtype), mask))
         if self.condition is not None and speaker is not None:
@@ -88,7 +88,24 @@ class Decoder(nnx.Module):
             for block in blocks[1:]:
                 total = total + block(x, mask)
             x = total / self.parallel
-        x = _clean(leaky_relu(x, _LAST_SLOPE).astype(jnp.float32), mask)
+        return _clean(leaky_relu(x, _LAST_SLOPE).astype(jnp.float32), mask), mask
+
+
+class Decoder(Trunk):
+    """HiFi-GAN: the trunk goes up to single samples."""
+
+    def __init__(self, config: VitsConfig, source: Source, dtype: Any) -> None:
+        super().__init__(config, source, dtype)
+        self.leave = Convolution(EDGE_KERNEL, self.channels, 1, source, biased=False)
+
+    def __call__(
+        self,
+        z: Float[Array, "B T C"],
+        speaker: Float[Array, "B G"] | None,
+        mask: Bool[Array, "B T"] | None = None,
+    ) -> Float[Array, "B S"]:
+        """Samples in (-1, 1), float32. For arguments see `features`; with a mask, samples past a row's end are 0."""
+        x, mask = self.features(z, speaker, mask)
         return jnp.tanh(_clean(self.leave(x), mask))[..., 0]
 
 

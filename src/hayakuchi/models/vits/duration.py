@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models import ops
+from hayakuchi.models.convolutions import pad_time
 from hayakuchi.models.vits.layers import (
     ChannelNorm,
     Convolution,
@@ -55,11 +56,11 @@ class _SeparableLayer(nnx.Module):
         """`dilation` is a traced number of at most `reach`, so that layers of different dilation are one scan."""
         kernel = self.depthwise[...]
         half = kernel.shape[0] // 2
-        padded = jnp.pad(masked(x, mask), ((0, 0), (half * reach, half * reach), (0, 0)))
+        padded = pad_time(masked(x, mask), half * reach, half * reach)
         y = self.depthwise_bias[...]
         for tap in range(kernel.shape[0]):
-            start = half * reach + (tap - half) * dilation
-            y = y + lax.dynamic_slice_in_dim(padded, start, x.shape[1], axis=1) * kernel[tap]
+            start = (0, half * reach + (tap - half) * dilation, 0)
+            y = y + lax.dynamic_slice(padded, start, x.shape, allow_negative_indices=False) * kernel[tap]
         y = jax.nn.gelu(self.depthwise_norm(y), approximate=False)
         y = jax.nn.gelu(self.pointwise_norm(self.pointwise(y)), approximate=False)
         return x + ops.dropout(y, rate, key)

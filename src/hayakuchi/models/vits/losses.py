@@ -65,28 +65,38 @@ def feature_loss(judgements: list[Judgement]) -> Float[Array, ""]:
 
     The real half is a target and has no gradient.
     """
-    features = [feature for judgement in judgements for feature in judgement.features]
-    return FEATURE_WEIGHT * jnp.sum(jnp.stack([_mean_difference(feature) for feature in features]))
+    features = tuple(feature for judgement in judgements for feature in judgement.features)
+    return FEATURE_WEIGHT * _mean_differences(features)
 
 
 @jax.custom_vjp
-def _mean_difference(x: Float[Array, "B ..."]) -> Float[Array, ""]:
-    """Mean absolute difference of the two halves of a batch; the gradient is that of the second half."""
-    return _mean_difference_forward(x)[0]
+def _mean_differences(features: tuple[Float[Array, "B ..."], ...]) -> Float[Array, ""]:
+    """Sum over arrays of the mean absolute difference of the two halves of their batch.
+
+    The gradient is that of the second half.
+    """
+    return _mean_differences_forward(features)[0]
 
 
-def _mean_difference_forward(x: Array) -> tuple[Array, Array]:
-    half = x.shape[0] // 2
-    real, fake = lax.split(x, (half, half))
-    difference = fake - real
-    return jnp.sum(jnp.abs(difference), dtype=jnp.float32) * (1 / difference.size), difference
+def _mean_differences_forward(features: tuple[Array, ...]) -> tuple[Array, tuple[Array, ...]]:
+    halves = [lax.split(feature, (len(feature) // 2,) * 2) for feature in features]
+    differences = tuple(fake - real for real, fake in halves)
+    sums = jnp.stack([jnp.sum(jnp.abs(difference), dtype=jnp.float32) for difference in differences])
+    return jnp.dot(sums, _shares(differences)), differences
 
 
-def _mean_difference_backward(difference: Array, grad: Array) -> tuple[Array]:
-    scale = (grad * (1 / difference.size)).astype(difference.dtype)
-    sides = lax.sign(difference) * scale
-    edges = [(difference.shape[0], 0, 0), *((0, 0, 0) for _ in difference.shape[1:])]
-    return (lax.pad(sides, jnp.zeros((), sides.dtype), edges),)
+def _mean_differences_backward(differences: tuple[Array, ...], grad: Array) -> tuple[tuple[Array, ...]]:
+    scales = (grad * _shares(differences)).astype(differences[0].dtype)
+    zero = jnp.zeros((), scales.dtype)
+    sides = []
+    for difference, scale in zip(differences, jnp.unstack(scales), strict=True):
+        edges = [(difference.shape[0], 0, 0), *((0, 0, 0) for _ in difference.shape[1:])]
+        sides.append(lax.pad(lax.sign(difference) * scale, zero, edges))
+    return (tuple(sides),)
 
 
-_mean_difference.defvjp(_mean_difference_forward, _mean_difference_backward)
+_mean_differences.defvjp(_mean_differences_forward, _mean_differences_backward)
+
+
+def _shares(differences: tuple[Array, ...]) -> Float[np.ndarray, " N"]:
+    return np.array([1 / difference.size for difference in differences], np.float32)

@@ -13,6 +13,7 @@ from hayakuchi.models.vits.alignment import align, alignment_scores, along, expa
 from hayakuchi.models.vits.decoder import Decoder
 from hayakuchi.models.vits.duration import DeterministicDurations, StochasticDurations
 from hayakuchi.models.vits.flow import Flow
+from hayakuchi.models.vits.istft_decoder import IstftDecoder
 from hayakuchi.models.vits.layers import length_mask, masked
 from hayakuchi.models.vits.posterior_encoder import Posterior, PosteriorEncoder
 from hayakuchi.models.vits.starts import Source
@@ -38,6 +39,7 @@ class TrainingPass(NamedTuple):
 
     Attributes:
       audio: decoded segments.
+      subbands: the same as subbands, where the decoder joins fixed ones: for `subband_loss.subband_loss`.
       segment_start: first frame of each.
       duration_loss: nats or squared error per symbol.
       posterior: z and its distribution.
@@ -50,6 +52,7 @@ class TrainingPass(NamedTuple):
     """
 
     audio: Float[Array, "B S"]
+    subbands: Float[Array, "B S/N N"] | None
     segment_start: Int[Array, " B"]
     duration_loss: Float[Array, ""]
     posterior: Posterior
@@ -83,7 +86,7 @@ class Plan(NamedTuple):
 
 
 class Speech(NamedTuple):
-    """Waveforms in (-1, 1), 0 past each row's end, and their lengths in samples."""
+    """Waveforms in [-1, 1], 0 past each row's end, and their lengths in samples."""
 
     audio: Float[Array, "B S"]
     sample_lengths: Int[Array, " B"]
@@ -103,7 +106,9 @@ class Vits(nnx.Module):
             if config.stochastic_durations
             else DeterministicDurations(config, source)
         )
-        self.decoder = Decoder(config, source, dtype)
+        self.decoder: Any = (
+            Decoder(config, source, dtype) if config.decoder == "hifigan" else IstftDecoder(config, source, dtype)
+        )
         self.speakers = (
             nnx.Param(source.normal((config.speakers, config.speaker_channels), 1.0)) if config.speakers else None
         )
@@ -157,8 +162,11 @@ class Vits(nnx.Module):
         frames = self.config.segment_frames
         choices = jnp.maximum(frame_lengths - frames + 1, 1)
         start = jnp.floor(noise.segment * choices).astype(jnp.int32)
+        z = segments(posterior.sample, start, frames)
+        subbands = self.decoder.subbands(z, voice) if self.config.decoder == "mb_istft" else None
         return TrainingPass(
-            audio=self.decoder(segments(posterior.sample, start, frames), voice),
+            audio=self.decoder(z, voice) if subbands is None else self.decoder.join(subbands),
+            subbands=subbands,
             segment_start=start,
             duration_loss=jnp.sum(losses) / jnp.sum(text_mask),
             posterior=posterior,
@@ -218,8 +226,8 @@ class Vits(nnx.Module):
         spectrogram: Float[Array, "B T F"],
         frame_lengths: Int[Array, " B"],
         noise: Float[Array, "B T C"],
-        source: Int[Array, " B"],
-        target: Int[Array, " B"],
+        source: Int[Array, " B"] | None,
+        target: Int[Array, " B"] | None,
     ) -> Speech:
         """The same words in another speaker's voice (section 2.5): out of one voice's flow and back through another's.
 
@@ -227,8 +235,8 @@ class Vits(nnx.Module):
           spectrogram: linear spectrograms.
           frame_lengths: frames of each clip.
           noise: standard normal.
-          source: index of the speaker heard.
-          target: index of the speaker wanted.
+          source: index of the speaker heard; None for one speaker.
+          target: index of the speaker wanted; the same one gives what the model makes of a recording.
         """
         mask = length_mask(frame_lengths, spectrogram.shape[1])
         heard, wanted = self._voice(source), self._voice(target)
@@ -243,7 +251,9 @@ class Vits(nnx.Module):
         mask: Bool[Array, "B T"],
         voice: Float[Array, "B G"] | None,
     ) -> Speech:
-        return Speech(self.decoder(masked(z, mask), voice, mask), lengths * self.config.audio.hop_samples)
+        # The iSTFT decoders' samples are not bounded.
+        audio = jnp.clip(self.decoder(masked(z, mask), voice, mask), -1, 1)
+        return Speech(audio, lengths * self.config.audio.hop_samples)
 
     def _voice(self, speaker: Int[Array, " B"] | None) -> Float[Array, "B G"] | None:
         if self.speakers is None:

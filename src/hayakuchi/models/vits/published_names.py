@@ -11,6 +11,7 @@ import numpy as np
 from flax import traverse_util
 
 from hayakuchi.config.vits import VitsConfig
+from hayakuchi.errors import UserError
 from hayakuchi.models.vits.discriminators import PERIODS
 
 Path = tuple[str | int, ...]
@@ -105,17 +106,38 @@ def to_published(parameters: Mapping[Any, Any], names: Iterable[Name]) -> dict[s
 
 
 def from_published(tensors: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[Any, Any]:
-    """Inverse of `to_published`: parameters for `nnx.merge`. A tensor that is missing raises KeyError."""
+    """Inverse of `to_published`: parameters for `nnx.merge`.
+
+    Weight-normalised layers may be folded, as `remove_weight_norm` leaves them: with `weight` in place of `weight_v`
+    and `weight_g`.
+
+    Raises:
+      UserError: a tensor is missing.
+    """
     stacks: dict[Path, dict[tuple[int, ...], np.ndarray]] = {}
     for name in names:
         permutation, before, after = _LAYOUTS[name.layout]
-        array = np.asarray(tensors[name.published])
+        array = _published_tensor(tensors, name.published)
         if permutation is not None:
             array = array.transpose(permutation)
         array = array.reshape(array.shape[before : array.ndim - after])
         stacks.setdefault(name.path, {})[name.place] = array
     nested = traverse_util.unflatten_dict({path: _stacked(parts) for path, parts in stacks.items()})
     return dict(nested)
+
+
+def _published_tensor(tensors: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name in tensors:
+        return np.asarray(tensors[name])
+    layer, _, part = name.rpartition(".")
+    if part not in ("weight_v", "weight_g") or f"{layer}.weight" not in tensors:
+        raise UserError(
+            f"the checkpoint has no tensor {name!r}: it is not of a VITS model of these sizes, or cut short"
+        )
+    weight = np.asarray(tensors[f"{layer}.weight"], np.float32)
+    norm = np.sqrt(np.sum(np.square(weight), axis=tuple(range(1, weight.ndim)), keepdims=True))
+    # A channel that is off has any direction but 0, which has no norm to be divided by.
+    return norm if part == "weight_g" else np.where(norm > 0, weight, np.float32(1))
 
 
 def _stacked(parts: dict[tuple[int, ...], np.ndarray]) -> np.ndarray:

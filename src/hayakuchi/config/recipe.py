@@ -1,0 +1,23 @@
+"""Recipes of all tasks, told apart by what they say of themselves."""
+
+from pathlib import Path
+
+from hayakuchi.config import CtrlRecipe, from_dict, load_json
+from hayakuchi.config.vits import VitsRecipe
+from hayakuchi.errors import UserError
+
+Recipe = CtrlRecipe | VitsRecipe
+_KINDS: dict[str, type[Recipe]] = {"ctrl": CtrlRecipe, "vits": VitsRecipe}
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Reads the recipe file of a run, or one of the user's own.
+
+    Raises:
+      UserError: the file is missing, is not JSON, or is no recipe.
+    """
+    values = load_json(path)
+    task = values.get("task", "ctrl") if isinstance(values, dict) else None
+    if not isinstance(task, str) or task not in _KINDS:
+        raise UserError(f"{path}: not a recipe; its task is {task!r}, known are {', '.join(_KINDS)}")
+    return from_dict(_KINDS[task], values, str(path))

@@ -1,0 +1,50 @@
+"""Pictures and sounds of a run: the file's content, its suffix, and the same for TensorBoard."""
+
+import io
+from typing import Any
+
+import numpy as np
+from tensorboardX.proto.summary_pb2 import Summary
+
+from hayakuchi.errors import MissingExtraError
+
+
+def picture(name: str, values: np.ndarray) -> tuple[bytes, str, Summary]:
+    """A PNG of [H, W] numbers, from the least (dark) to the largest (bright); row 0 is at the bottom.
+
+    Raises:
+      MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import image
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "speech", "showing a voice in training") from error
+    file = io.BytesIO()
+    image.imsave(file, values.astype(np.float32), cmap="viridis", origin="lower", format="png")
+    content = file.getvalue()
+    height, width = values.shape
+    shown = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=content)
+    return content, ".png", Summary(value=[Summary.Value(tag=name, image=shown)])
+
+
+def sound(name: str, samples: np.ndarray, sample_rate_hz: int) -> tuple[bytes, str, Summary]:
+    """A 16-bit WAV of samples in [-1, 1].
+
+    Raises:
+      MissingExtraError: soundfile is not installed.
+    """
+    try:
+        import soundfile
+    except ImportError as error:
+        raise MissingExtraError("soundfile", "speech", "showing a voice in training") from error
+    file = io.BytesIO()
+    soundfile.write(file, np.clip(samples, -1, 1), sample_rate_hz, format="WAV", subtype="PCM_16")
+    content = file.getvalue()
+    heard: Any = Summary.Audio(
+        sample_rate=sample_rate_hz,
+        num_channels=1,
+        length_frames=len(samples),
+        encoded_audio_string=content,
+        content_type="audio/wav",
+    )
+    return content, ".wav", Summary(value=[Summary.Value(tag=name, audio=heard)])

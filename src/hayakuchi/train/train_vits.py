@@ -1,0 +1,55 @@
+"""`train` for VITS: a recipe, a prepared speech data set and a run directory."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hayakuchi.config.vits import VitsRecipe
+from hayakuchi.data.speech_batches import SpeechBatches, heldout_batches
+from hayakuchi.data.speech_shards import SpeechInfo, open_speech_split
+from hayakuchi.errors import UserError
+from hayakuchi.train import session
+from hayakuchi.train.vits_task import VitsTask, framing
+
+INFO_FILE = "dataset.json"
+HELD_OUT_BATCHES = 4
+
+
+def train_vits(recipe: VitsRecipe, run: Path, data: Path) -> dict[str, Any]:
+    """Trains VITS, or goes on where the run in `run` stopped.
+
+    Args:
+      recipe: settings; symbols and speakers are the data set's.
+      run: run directory, made if missing.
+      data: data set directory of `prepare speech`.
+
+    Returns:
+      The session's summary (see `session.train`).
+
+    Raises:
+      UserError: the data set, the run directory or the recipe do not fit together.
+    """
+    session.connect_processes()
+    info = SpeechInfo.load(data / INFO_FILE)
+    rate = recipe.model.audio.sample_rate_hz
+    if info.sample_rate_hz != rate:
+        raise UserError(
+            f"{data}: prepared at {info.sample_rate_hz} Hz, {recipe.name} has {rate} Hz: prepare it anew with "
+            f"--sample-rate {rate}"
+        )
+    speakers = len(info.speakers) if len(info.speakers) > 1 else 0
+    model = dataclasses.replace(recipe.model, vocabulary_size=info.inventory.size, speakers=speakers)
+    recipe = dataclasses.replace(recipe, model=model)
+    processes = {"process_index": jax.process_index(), "process_count": jax.process_count()}
+    frames, batch = framing(recipe), recipe.train.batch
+    batches = SpeechBatches(open_speech_split(data, "train"), recipe.data, batch, frames, **processes)
+    task = VitsTask(recipe, batches.buckets, batches.epoch_batches)
+    held_out = list(
+        heldout_batches(
+            open_speech_split(data, "heldout"), batches.buckets[-1], batch, frames, HELD_OUT_BATCHES, **processes
+        )
+    )
+    session.open_run(run, recipe, {INFO_FILE: (data / INFO_FILE).read_bytes()})
+    return session.train(task, recipe, run, batches.iterate, held_out)
