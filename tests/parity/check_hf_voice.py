@@ -16,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-5
+# Durations at this many times their length: whole frames of the usual length would hide mistakes.
+SLOW = 1e4
 # The short one has fewer ids than the attention has offsets; "kw" has a fallback.
 SYMBOLS = {
     "long": "^ k o [ N n i ch i w a ? _ # ky o ] o w a kw a i I t e N k i d e sh U n e cl $",
@@ -88,7 +90,7 @@ def random_voice(config: "VitsConfig") -> "VoiceRun":
     from hayakuchi.speech.symbols import INVENTORY
 
     graph, shapes = nnx.split(nnx.eval_shape(lambda: Vits(config, jax.random.key(0))), nnx.Param)
-    random, deviation = np.random.default_rng(0), 0.4 / config.hidden_channels**0.5
+    random, deviation = np.random.default_rng(0), 0.6 / config.hidden_channels**0.5
     parameters = jax.tree.map_with_path(
         lambda path, leaf: jnp.asarray(
             deviation * random.standard_normal(leaf.shape) + (str(path[-2].key) in ("scale", "gain")), jnp.float32
@@ -124,7 +126,9 @@ def _write_voice(folder: Path, config: "VitsConfig") -> None:
         arrays[f"{name}.ids"] = ids[0]
         for speaker in range(max(config.speakers, 1)):
             voice = jnp.array([speaker]) if config.speakers else None
-            plan = make_plan(run.model, ids, jnp.array(ids.shape[1:]), jnp.zeros((*ids.shape, 2)), voice)
+            inputs = (run.model, ids, jnp.array(ids.shape[1:]), jnp.zeros((*ids.shape, 2)), voice)
+            arrays[f"{name}.{speaker}.durations"] = make_plan(*inputs, SLOW).durations[0]
+            plan = make_plan(*inputs, 1.0)
             noise = jnp.zeros((1, int(plan.frame_lengths[0]), config.latent_channels))
             arrays[f"{name}.{speaker}"] = speak(run.model, plan, noise, voice).audio[0]
     np.savez(folder / "ours.npz", **arrays)
@@ -151,6 +155,8 @@ def _check_voice(folder: Path) -> tuple[float, float]:
     texts = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
     with np.load(folder / "ours.npz", allow_pickle=False) as arrays:
         ours = dict(arrays)
+    log_durations = []
+    model.duration_predictor.register_forward_hook(lambda _module, _inputs, output: log_durations.append(output))
     worst, level = 0.0, 1.0
     for name, text in texts.items():
         inputs = tokenizer(text, return_tensors="pt")
@@ -158,12 +164,14 @@ def _check_voice(folder: Path) -> tuple[float, float]:
         for speaker in range(model.config.num_speakers):
             with torch.no_grad():
                 audio = model(**inputs, speaker_id=speaker).waveform[0].numpy()
+            durations = np.ceil(SLOW * np.exp(log_durations.pop()[0, 0].numpy()))
+            np.testing.assert_allclose(durations, ours[f"{name}.{speaker}.durations"], rtol=1e-4, atol=1)
             expected = ours[f"{name}.{speaker}"]
             assert audio.shape == expected.shape, (name, speaker, audio.shape, expected.shape)
             worst = max(worst, float(np.abs(audio - expected).max()))
             level = min(level, float(np.std(expected)))
     # Near silence would hide mistakes.
-    assert level > 0.01, level
+    assert level > 0.005, level
     assert worst < TOLERANCE, worst
     return worst, level
 

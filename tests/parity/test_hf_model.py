@@ -1,12 +1,13 @@
-"""An exported model loaded by `transformers`; runs where PyTorch is installed too (see `check_hf_export.py`)."""
+"""Exported models loaded by `transformers`; runs where PyTorch is installed too (see `check_hf_*.py`)."""
 
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch is of the extra `parity`")
 
-from parity import check_hf_export
+from parity import check_hf_export, check_hf_voice
 
 
-def test_exported_model_in_transformers(tmp_path):
-    check_hf_export.write(tmp_path)
-    check_hf_export.check(tmp_path)
+@pytest.mark.parametrize("model", [check_hf_export, check_hf_voice], ids=["text", "voice"])
+def test_exported_model_in_transformers(tmp_path, model):
+    model.write(tmp_path)
+    model.check(tmp_path)

@@ -77,7 +77,7 @@ def test_seed_source_and_target_decide(voice):
 def test_wrong_arguments_are_told_at_the_call(voice):
     audio = recording(100)
     for source, target in (("fuyu", "aki"), ("aki", "fuyu")):
-        with pytest.raises(UserError, match="'fuyu'.*haru, natsu, aki"):
+        with pytest.raises(UserError, match=r"'fuyu'.*haru, natsu, aki"):
             convert(voice, audio, source, target)
     with pytest.raises(UserError, match="empty"):
         convert(voice, audio[:0], "haru", "aki")

@@ -88,4 +88,4 @@ def folded(direction: np.ndarray, gain: np.ndarray) -> np.ndarray:
     """gain * direction / ||direction||, the norm over all axes but the first; `gain` has 1 in their place."""
     axes = tuple(range(1, direction.ndim))
     norm = np.sqrt(np.sum(np.square(direction, dtype=np.float64), axis=axes, keepdims=True))
-    return (direction * (gain / norm)).astype(direction.dtype)
+    return np.asarray(direction * (gain / norm), direction.dtype)

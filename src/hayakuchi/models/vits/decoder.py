@@ -64,7 +64,7 @@ class Trunk(nnx.Module):
         z: Float[Array, "B T C"],
         speaker: Float[Array, "B G"] | None,
         mask: Bool[Array, "B T"] | None,
-    ) -> tuple[Float[Array, "B U C"], Bool[Array, "B U"] | None]:
+    ) -> tuple[Float[Array, "B U D"], Bool[Array, "B U"] | None]:
         """What the last layer makes sound of, float32, and the mask at its rate.
 
         Args:

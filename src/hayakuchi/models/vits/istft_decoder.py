@@ -100,8 +100,10 @@ def inverse_stft(
     """
     batch, frames, streams, bins = magnitude.shape
     samples = 2 * (bins - 1)
-    kept = jnp.ones((1, frames, 1), jnp.float32) if mask is None else mask[..., None].astype(jnp.float32)
-    magnitude = magnitude * kept[..., None]
+    kept = jnp.ones((1, frames, 1), jnp.float32)
+    if mask is not None:
+        kept = mask[..., None].astype(jnp.float32)
+        magnitude = jnp.where(mask[..., None, None], magnitude, 0)
     parts = lax.concatenate([magnitude * jnp.cos(phase), magnitude * jnp.sin(phase)], 3)
     # Product with the basis and overlap-add are together one transposed convolution.
     basis, squares = _inverse_basis(samples, streams)

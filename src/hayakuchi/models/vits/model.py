@@ -52,7 +52,7 @@ class TrainingPass(NamedTuple):
     """
 
     audio: Float[Array, "B S"]
-    subbands: Float[Array, "B S/N N"] | None
+    subbands: Float[Array, "B U N"] | None
     segment_start: Int[Array, " B"]
     duration_loss: Float[Array, ""]
     posterior: Posterior
@@ -106,9 +106,7 @@ class Vits(nnx.Module):
             if config.stochastic_durations
             else DeterministicDurations(config, source)
         )
-        self.decoder: Any = (
-            Decoder(config, source, dtype) if config.decoder == "hifigan" else IstftDecoder(config, source, dtype)
-        )
+        self.decoder: Any = make_decoder(config, source, dtype)
         self.speakers = (
             nnx.Param(source.normal((config.speakers, config.speaker_channels), 1.0)) if config.speakers else None
         )
@@ -261,6 +259,11 @@ class Vits(nnx.Module):
         if speaker is None:
             raise ValueError(f"this model has {self.config.speakers} speakers: a speaker index is needed")
         return self.speakers[...][speaker]
+
+
+def make_decoder(config: VitsConfig, source: Source, dtype: Any) -> Decoder | IstftDecoder:
+    """The decoder that `config.decoder` names."""
+    return (Decoder if config.decoder == "hifigan" else IstftDecoder)(config, source, dtype)
 
 
 def segments(x: Float[Array, "B T *C"], start: Int[Array, " B"], length: int) -> Float[Array, "B {length} *C"]:

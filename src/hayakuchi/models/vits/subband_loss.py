@@ -17,7 +17,7 @@ _LEAST_POWER = 1e-7
 _LEAST_SQUARES = 1e-12
 
 
-def subband_loss(real: Float[Array, "B S"], subbands: Float[Array, "B S/N N"]) -> Float[Array, ""]:
+def subband_loss(real: Float[Array, "B S"], subbands: Float[Array, "B U N"]) -> Float[Array, ""]:
     """Spectral convergence plus mean absolute difference of log-magnitudes, each the mean of three resolutions.
 
     Args:
@@ -38,7 +38,7 @@ def _squares(x: Float[Array, "..."]) -> Float[Array, ""]:
     return jnp.sum(jnp.square(x)) + _LEAST_SQUARES
 
 
-def _magnitudes(x: Float[Array, "B U N"], transform: int, hop: int, window: int) -> Float[Array, "B*N F K"]:
+def _magnitudes(x: Float[Array, "B U N"], transform: int, hop: int, window: int) -> Float[Array, "R F K"]:
     """Magnitudes of the short-time transform of every band, frames centred on multiples of the hop, edges mirrored."""
     rows = x.swapaxes(1, 2).reshape(-1, x.shape[1])
     frames = windows(reflect_pad(rows, window // 2, window // 2), window, hop)
@@ -49,8 +49,8 @@ def _magnitudes(x: Float[Array, "B U N"], transform: int, hop: int, window: int)
 
 
 @lru_cache(maxsize=8)
-def _basis(transform: int, window: int) -> Float[np.ndarray, "W 2*K"]:
-    """Real and imaginary part of the windowed transform; where in it the window lies changes no magnitude."""
+def _basis(transform: int, window: int) -> Float[np.ndarray, "W J"]:
+    """Real and imaginary part of the windowed transform, J = 2 K; where in it the window lies changes no magnitude."""
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
     spectrum = np.fft.rfft(np.diag(hann), transform)
     return np.concatenate([spectrum.real, spectrum.imag], axis=1).astype(np.float32)
