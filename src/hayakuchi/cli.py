@@ -39,13 +39,13 @@ ResultT = TypeVar("ResultT")
 _STDIN_LIMIT_BYTES = 64 << 20
 
 
-def demo(*, out: Path = Path("demo"), minutes: float = 5.0, json: Json = None) -> None:
-    """Embedded corpus -> tokenizer -> trained ctrl-nano -> Japanese text for three control codes.
+def demo(*, out: Path = Path("demo"), minutes: float = 7.5, json: Json = None) -> None:
+    """Embedded corpora -> trained ctrl-nano and vits-nano -> Japanese text, and its first lines read aloud.
 
     Example: hayakuchi demo --out demo
 
     Args:
-      out: folder for the data set and the run.
+      out: folder for data sets, runs and demo.wav.
       minutes: time the whole demo may take.
       json: write the result as JSON to this file; - for standard output.
     """
@@ -568,14 +568,18 @@ def _train_command(words: Sequence[str]) -> Callable[[], None]:
         if word.split("=")[0].replace("_", "-") in ("--vocabulary-size", "--speakers"):
             raise UserError(f"{word.split('=')[0]}: the data set decides it; see `hayakuchi prepare --help`")
     recipe = find_recipe(name) if name else RECIPES["ctrl-small"]
-    kind = VitsTrainArguments if isinstance(recipe, VitsRecipe) else TrainArguments
-    parse: Callable[..., TrainArguments | VitsTrainArguments] = _parse
-    arguments = parse(
-        kind,
+    missing = tyro.MISSING, tyro.MISSING  # RUN and --data
+    default: TrainArguments | VitsTrainArguments
+    if isinstance(recipe, VitsRecipe):
+        default = VitsTrainArguments(*missing, recipe.model, recipe.optimizer, recipe.data, recipe.train)
+    else:
+        default = TrainArguments(*missing, recipe.model, recipe.optimizer, recipe.data, recipe.train)
+    arguments: Any = _parse(
+        type(default),
         f"hayakuchi train {name or 'RECIPE'}",
         ["--help"] if asks_help else words[1:],
         description=TRAIN_DESCRIPTION,
-        default=kind(tyro.MISSING, tyro.MISSING, recipe.model, recipe.optimizer, recipe.data, recipe.train),
+        default=default,
         config=(OmitArgPrefixes,),
     )
     return functools.partial(train, recipe, arguments)

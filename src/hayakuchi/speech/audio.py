@@ -96,14 +96,19 @@ def write_wav(path: Path, audio: np.ndarray, sample_rate_hz: int) -> None:
       UserError: the file cannot be written.
       MissingExtraError: soundfile is not installed.
     """
-    soundfile = _library("soundfile")
-    content = io.BytesIO()
-    soundfile.write(content, to_int16(audio), sample_rate_hz, format="WAV", subtype="PCM_16")
+    content = wav_bytes(audio, sample_rate_hz)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.getbuffer())
+        path.write_bytes(content)
     except OSError as error:
         raise UserError(f"{path}: cannot write it ({error.strerror})") from error
+
+
+def wav_bytes(audio: np.ndarray, sample_rate_hz: int) -> bytes:
+    """The content of a 16-bit WAV file of float samples [S]; see `write_wav`."""
+    content = io.BytesIO()
+    _library("soundfile").write(content, to_int16(audio), sample_rate_hz, format="WAV", subtype="PCM_16")
+    return content.getvalue()
 
 
 def to_int16(audio: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 from tensorboardX.proto.summary_pb2 import Summary
 
 from hayakuchi.errors import MissingExtraError
+from hayakuchi.speech.audio import wav_bytes
 
 
 def picture(name: str, values: np.ndarray) -> tuple[bytes, str, Summary]:
@@ -33,13 +34,7 @@ def sound(name: str, samples: np.ndarray, sample_rate_hz: int) -> tuple[bytes, s
     Raises:
       MissingExtraError: soundfile is not installed.
     """
-    try:
-        import soundfile
-    except ImportError as error:
-        raise MissingExtraError("soundfile", "speech", "showing a voice in training") from error
-    file = io.BytesIO()
-    soundfile.write(file, np.clip(samples, -1, 1), sample_rate_hz, format="WAV", subtype="PCM_16")
-    content = file.getvalue()
+    content = wav_bytes(samples, sample_rate_hz)
     heard: Any = Summary.Audio(
         sample_rate=sample_rate_hz,
         num_channels=1,

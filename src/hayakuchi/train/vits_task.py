@@ -117,8 +117,9 @@ class VitsTask:
         )
         [gradients] = pull_back(back)
         generator_norm = self._update("generator", gradients, parameters, optimizer)
-        if decay := self.recipe.optimizer.average_decay:
-            parameters["average"] = optax.incremental_update(parameters["generator"], parameters["average"], 1 - decay)
+        if self.recipe.optimizer.average_decay:
+            weight = 1 - self._average_decay(state.step)
+            parameters["average"] = optax.incremental_update(parameters["generator"], parameters["average"], weight)
         metrics = {
             "loss": loss,
             **losses,
@@ -198,6 +199,10 @@ class VitsTask:
 
     def _spoken_with(self, parameters: Any) -> Any:
         return parameters.get("average", parameters["generator"])
+
+    def _average_decay(self, step: Int[Array, ""]) -> Float[Array, ""]:
+        """Lower in the first steps, which would else stay in the average for thousands."""
+        return jnp.minimum(self.recipe.optimizer.average_decay, (1 + step) / (10 + step))
 
     def _speaker(self, batch: SpeechBatch) -> Int[Array, " B"] | None:
         return batch.speakers if self.recipe.model.speakers else None

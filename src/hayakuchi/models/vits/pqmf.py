@@ -59,4 +59,5 @@ def _filters(subbands: int) -> Float[np.ndarray, "W 1 N"]:
     prototype = cutoff * np.sinc(cutoff * times) * np.kaiser(count + 1, _BETA)[:, None]
     bands = np.arange(subbands)
     angles = (2 * bands + 1) * np.pi / (2 * subbands) * times + (-1.0) ** bands * np.pi / 4
-    return (2 * prototype * np.cos(angles))[:, None].astype(np.float32)
+    filters: np.ndarray = (2 * prototype * np.cos(angles))[:, None].astype(np.float32)
+    return filters
