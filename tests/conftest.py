@@ -22,7 +22,9 @@ settings.register_profile("hayakuchi", deadline=None, derandomize=bool(os.enviro
 settings.load_profile("hayakuchi")
 
 # Annotations such as Float[Array, "B T D"] are checked at run time, under pytest only, where arrays are handled.
-ARRAY_MODULES = ["hayakuchi.models", "hayakuchi.train.ctrl_task", "hayakuchi.infer.sampling"]
+ARRAY_MODULES = [
+    *("hayakuchi.models", "hayakuchi.train.ctrl_task", "hayakuchi.train.vits_task", "hayakuchi.infer.sampling"),
+]
 warnings.filterwarnings("ignore", category=BeartypeDecorHintPep585DeprecationWarning)  # the hints are Flax's
 install_import_hook(ARRAY_MODULES, "beartype.beartype")
 

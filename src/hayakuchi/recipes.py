@@ -120,7 +120,7 @@ RECIPES: dict[str, Recipe] = {
         VITS_JSUT,
         VITS_LJS,
         VITS_VCTK,
-    )  # fmt: skip
+    )
 }
 
 

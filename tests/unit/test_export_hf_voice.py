@@ -13,6 +13,7 @@ from flax import nnx
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer
 
+from hayakuchi.cli import main
 from hayakuchi.errors import MissingExtraError, UserError
 from hayakuchi.export import hf_voice
 from hayakuchi.export.hf_voice import character_table, characters, export_hf_voice
@@ -24,6 +25,7 @@ from hayakuchi.models.vits.published_names import (
 )
 from hayakuchi.speech.symbols import INVENTORY, MARKS, PAD_ID, PAUSE, Inventory, with_blanks
 from parity.check_hf_voice import configs, random_voice
+from tiny_voice_run import save_voice, tiny_voice_run
 
 # Printed by `check_hf_voice.py record`.
 EXPECTED = json.loads((Path(__file__).parents[1] / "golden" / "hf_voice_tensors.json").read_text(encoding="utf-8"))
@@ -231,3 +233,10 @@ def test_a_missing_library_is_named(run, tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError, match=r"hayakuchi\[hf\]"):
         export_hf_voice(run, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_line_knows_a_voice(tmp_path, capsys):
+    save_voice(tiny_voice_run(), tmp_path / "run")
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--format", "hf"]) == 0
+    assert "load it with VitsModel" in capsys.readouterr().out
+    assert {file.name for file in (tmp_path / "out").iterdir()} == FILES

@@ -8,8 +8,6 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from tests.helpers import count_equations
-from tests.vits_models import small_config
 
 from hayakuchi.config import TrainConfig
 from hayakuchi.config.vits import VitsOptimizerConfig, VitsRecipe
@@ -22,6 +20,8 @@ from hayakuchi.models.vits.spectral import linear_spectrogram, log_mel
 from hayakuchi.recipes import RECIPES, VITS_JVS, VITS_NANO
 from hayakuchi.train.joined import join, part
 from hayakuchi.train.vits_task import VitsTask
+from helpers import count_equations
+from vits_models import small_config
 
 BUCKET = Bucket(symbols=16, frames=24)
 

@@ -251,9 +251,8 @@ def _checked(hint: Any, value: object, where: str) -> Any:
             return value
         raise UserError(f"{where}: {value!r} is not one of {', '.join(map(str, options))}")
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in options:
-            return None
-        return _checked(next(option for option in options if option is not type(None)), value, where)
+        inner = next(option for option in options if option is not type(None))
+        return None if value is None and type(None) in options else _checked(inner, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, origin or hint) and not (hint is int and isinstance(value, bool)):

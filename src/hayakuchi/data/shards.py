@@ -89,6 +89,8 @@ class DatasetInfo:
         values = config.load_json(path)
         if not isinstance(values, dict) or "format_version" not in values:
             raise UserError(f"{path}: not the dataset.json of a text data set; make one with `hayakuchi prepare text`")
+        if values.get("kind") == "speech":
+            raise UserError(f"{path.parent}: a speech data set; a language model needs one of `hayakuchi prepare text`")
         if values["format_version"] != FORMAT_VERSION:
             raise UserError(
                 f"{path}: format version {values['format_version']!r}, this program reads {FORMAT_VERSION}: "

@@ -2,7 +2,8 @@
 
 import importlib.util
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from hayakuchi.errors import MissingExtraError
@@ -41,14 +42,9 @@ def save_bars(path: Path, values: Mapping[str, float], label: str) -> None:
       OSError: `path` cannot be written.
     """
     # Of an optional extra.
-    from matplotlib import font_manager, rc_context
     from matplotlib.figure import Figure
 
-    installed = set(font_manager.get_font_names())
-    fonts = ["DejaVu Sans", *(font for font in _JAPANESE_FONTS if font in installed)]
-    with rc_context({"font.family": fonts}), warnings.catch_warnings():
-        # Without a Japanese font its names are drawn as boxes: no reason to fail, or to warn once a character.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    with drawing():
         figure = Figure(figsize=(7, 1.2 + 0.35 * len(values)), layout="constrained")
         axes = figure.add_subplot()
         bars = axes.barh(list(values), list(values.values()))
@@ -57,3 +53,16 @@ def save_bars(path: Path, values: Mapping[str, float], label: str) -> None:
         axes.margins(x=0.12)
         axes.set_xlabel(label)
         figure.savefig(path, dpi=150)
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """What is drawn inside has Japanese characters where a font of the machine has them."""
+    from matplotlib import font_manager, rc_context
+
+    installed = set(font_manager.get_font_names())
+    fonts = ["DejaVu Sans", *(font for font in _JAPANESE_FONTS if font in installed)]
+    with rc_context({"font.family": fonts}), warnings.catch_warnings():
+        # Without a Japanese font its names are drawn as boxes: no reason to fail, or to warn once a character.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield

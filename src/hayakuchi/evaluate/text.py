@@ -4,7 +4,6 @@ Every token of every held-out document is predicted once, <eos> included; the fi
 others from the code and what stands before them in the document, as far as one window holds it.
 """
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from hayakuchi.data.batches import HeldoutBatches
 from hayakuchi.data.shards import DatasetInfo, TokenShards, open_split
 from hayakuchi.errors import UserError
 from hayakuchi.evaluate import charts
+from hayakuchi.evaluate.report_folder import cannot_write, write_report
 from hayakuchi.infer.run import TextRun
 from hayakuchi.models.sharding import BATCH, make_mesh
 from hayakuchi.text.codes import CODE_SLOTS
@@ -32,7 +32,7 @@ from hayakuchi.train.ctrl_task import targets
 _LARGEST_LOSS = 700
 
 
-def evaluate_text(run: TextRun, data: Path, *, batch: int = 32, out: Path | None = None) -> dict[str, Any]:
+def evaluate_text(run: TextRun, data: Path, *, batch: int = 32) -> dict[str, Any]:
     """Measures a model on the held-out split of a data set.
 
     Args:
@@ -40,7 +40,6 @@ def evaluate_text(run: TextRun, data: Path, *, batch: int = 32, out: Path | None
       data: data set directory; another than the model was trained on if need be, but of the same tokenizer and without
         codes that the model does not know.
       batch: windows computed at once; the result does not depend on it.
-      out: directory for `report.json` and a bar chart of the codes, `codes.png`; None writes nothing.
 
     Returns:
       `loss` (nats per token), `perplexity`, `bits_per_character`, `bits_per_byte` and the sizes they rest on, for the
@@ -48,13 +47,10 @@ def evaluate_text(run: TextRun, data: Path, *, batch: int = 32, out: Path | None
 
     Raises:
       UserError: a data set of another tokenizer, with an unknown code, damaged or without held-out text; `batch` below
-        1; a model that is broken; `out` cannot be written.
-      MissingExtraError: `out` is given and `matplotlib` is not installed.
+        1; a model that is broken.
     """
     if batch < 1:
         raise UserError(f"batch={batch} must be 1 or more")
-    if out is not None:
-        _check_writable(out)
     shards = _heldout(run, data)
     nats = _nats(run, shards, batch)
     documents = shards.documents
@@ -63,10 +59,21 @@ def evaluate_text(run: TextRun, data: Path, *, batch: int = 32, out: Path | None
         name = run.codes.name(slot)
         codes[name] = _figures(nats[slot], documents[documents["code"] == slot], f"{data}: code {name!r}")
     whole = _figures(nats.sum(), documents, str(data))
-    report = {"step": run.step, "data": str(data), **whole, "codes": codes}
-    if out is not None:
-        _write(report, out)
-    return report
+    return {"step": run.step, "data": str(data), **whole, "codes": codes}
+
+
+def write_text_report(report: dict[str, Any], out: Path) -> None:
+    """Writes what `evaluate_text` returned as `report.json`, with a bar chart of the codes, `codes.png`.
+
+    Raises:
+      UserError: a file cannot be written.
+    """
+    try:
+        write_report(report, out)
+        values = {name: code["bits_per_character"] for name, code in report["codes"].items()}
+        charts.save_bars(out / "codes.png", values, "bits per character")
+    except OSError as error:
+        raise cannot_write(out, error) from error
 
 
 def summary(report: dict[str, Any]) -> str:
@@ -146,21 +153,3 @@ def _figures(nats: float, documents: np.ndarray, where: str) -> dict[str, Any]:
         "documents": len(documents),
         **sizes,
     }
-
-
-def _check_writable(out: Path) -> None:
-    """Finds out before the work what would fail after it."""
-    charts.check_installed()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{out}: cannot make this directory ({error.strerror}); choose another one") from error
-
-
-def _write(report: dict[str, Any], out: Path) -> None:
-    try:
-        (out / "report.json").write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-        values = {name: code["bits_per_character"] for name, code in report["codes"].items()}
-        charts.save_bars(out / "codes.png", values, "bits per character")
-    except OSError as error:
-        raise UserError(f"{error.filename or out}: cannot write it ({error.strerror or error})") from error
