@@ -440,24 +440,49 @@ def convert(
     _finish(json, result, told, sys.stderr if _to_stdout(out) else None)
 
 
-def evaluate(run: Run, /, *, data: Path, out: Path | None = None, batch: int = 32, json: Json = None) -> None:
-    """Loss, perplexity and bits per character and byte on the held-out documents, in all and per code.
+def evaluate(
+    run: Run, /, *, data: Path, out: Path | None = None, batch: int = 32, clips: int = 32, json: Json = None
+) -> None:
+    """How good a model is on the held-out split: bits per character of text; for a voice, distances to the recordings.
+
+    Of text: loss, perplexity and bits per character and byte, in all and per code. Of a voice: mel-cepstral distortion,
+    errors of F0 and voicing, length, and whether it sounds like its speaker.
 
     Example: hayakuchi evaluate runs/first --data data/aozora --out report
 
     Args:
       run: run directory.
       data: data set directory whose held-out split is measured.
-      out: folder for report.json and a chart.
-      batch: windows computed at once.
+      out: folder for report.json and a picture; of a voice, for sounds too.
+      batch: windows of text computed at once.
+      clips: most clips that a voice is measured on.
       json: write the report as JSON to this file; - for standard output.
     """
     set_up_jax()
-    from hayakuchi.evaluate.text import evaluate_text, summary
-    from hayakuchi.infer.run import load_run
+    from hayakuchi.evaluate.report_folder import make_report_folder
+    from hayakuchi.infer.run import load_run, task_of
 
-    report = evaluate_text(load_run(run), data, batch=batch, out=out)
-    _finish(json, report, summary(report))
+    task = task_of(run)
+    if out is not None:
+        make_report_folder(out)
+    if task == "vits":
+        from hayakuchi.evaluate.voice import evaluate_voice, voice_summary
+        from hayakuchi.evaluate.voice_report import write_voice_report
+        from hayakuchi.infer.voice import load_voice
+
+        found = evaluate_voice(load_voice(run), data, clips=clips)
+        report, told, write = found.report, voice_summary(found.report), functools.partial(write_voice_report, found)
+    else:
+        from hayakuchi.evaluate.text import evaluate_text, summary, write_text_report
+
+        report = evaluate_text(load_run(run), data, batch=batch)
+        told, write = summary(report), functools.partial(write_text_report, report)
+    try:
+        # First, and then the other whatever comes of this one: what took long to measure is not lost to a full disk.
+        _finish(json, report, told)
+    finally:
+        if out is not None:
+            write(out)
 
 
 def export(

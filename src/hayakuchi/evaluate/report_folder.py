@@ -1,6 +1,8 @@
 """The folder of a report: found writable before the work, written after its result was shown."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,16 @@ def make_report_folder(out: Path) -> None:
         raise UserError(f"{out}: cannot make this directory ({error.strerror}); choose another one") from error
 
 
-def write_report(report: dict[str, Any], out: Path) -> None:
-    """Writes `report.json`.
+@contextmanager
+def report_folder(out: Path, report: dict[str, Any]) -> Iterator[None]:
+    """Writes `report.json`; the body may write what else belongs to it.
 
     Raises:
-      OSError: it cannot be written; `cannot_write` makes a message of that.
+      UserError: one of the files cannot be written.
     """
     text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
-    (out / REPORT_FILE).write_text(text, encoding="utf-8", errors="replace")
-
-
-def cannot_write(out: Path, error: OSError) -> UserError:
-    """What to raise where a file of the report cannot be written."""
-    return UserError(f"{error.filename or out}: cannot write it ({error.strerror or error})")
+    try:
+        (out / REPORT_FILE).write_text(text, encoding="utf-8", errors="replace")
+        yield
+    except OSError as error:
+        raise UserError(f"{error.filename or out}: cannot write it ({error.strerror or error})") from error

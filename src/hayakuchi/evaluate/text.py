@@ -21,7 +21,7 @@ from hayakuchi.data.batches import HeldoutBatches
 from hayakuchi.data.shards import DatasetInfo, TokenShards, open_split
 from hayakuchi.errors import UserError
 from hayakuchi.evaluate import charts
-from hayakuchi.evaluate.report_folder import cannot_write, write_report
+from hayakuchi.evaluate.report_folder import report_folder
 from hayakuchi.infer.run import TextRun
 from hayakuchi.models.sharding import BATCH, make_mesh
 from hayakuchi.text.codes import CODE_SLOTS
@@ -68,12 +68,9 @@ def write_text_report(report: dict[str, Any], out: Path) -> None:
     Raises:
       UserError: a file cannot be written.
     """
-    try:
-        write_report(report, out)
+    with report_folder(out, report):
         values = {name: code["bits_per_character"] for name, code in report["codes"].items()}
         charts.save_bars(out / "codes.png", values, "bits per character")
-    except OSError as error:
-        raise cannot_write(out, error) from error
 
 
 def summary(report: dict[str, Any]) -> str:

@@ -13,6 +13,8 @@ from hayakuchi.speech.audio import wav_bytes
 def picture(name: str, values: np.ndarray) -> tuple[bytes, str, Summary]:
     """A PNG of [H, W] numbers, from the least (dark) to the largest (bright); row 0 is at the bottom.
 
+    Rows and columns at the end that repeat the one before them are padding, and left out.
+
     Raises:
       MissingExtraError: matplotlib is not installed.
     """
@@ -20,6 +22,8 @@ def picture(name: str, values: np.ndarray) -> tuple[bytes, str, Summary]:
         from matplotlib import image
     except ImportError as error:
         raise MissingExtraError("matplotlib", "speech", "showing a voice in training") from error
+    values = values[:, : _used(values.T)]
+    values = values[: _used(values)]
     file = io.BytesIO()
     image.imsave(file, values.astype(np.float32), cmap="viridis", origin="lower", format="png")
     content = file.getvalue()
@@ -29,11 +33,12 @@ def picture(name: str, values: np.ndarray) -> tuple[bytes, str, Summary]:
 
 
 def sound(name: str, samples: np.ndarray, sample_rate_hz: int) -> tuple[bytes, str, Summary]:
-    """A 16-bit WAV of samples in [-1, 1].
+    """A 16-bit WAV of samples in [-1, 1]; zeros at the end are padding, and left out.
 
     Raises:
       MissingExtraError: soundfile is not installed.
     """
+    samples = np.trim_zeros(samples, "b")
     content = wav_bytes(samples, sample_rate_hz)
     heard: Any = Summary.Audio(
         sample_rate=sample_rate_hz,
@@ -43,3 +48,9 @@ def sound(name: str, samples: np.ndarray, sample_rate_hz: int) -> tuple[bytes, s
         content_type="audio/wav",
     )
     return content, ".wav", Summary(value=[Summary.Value(tag=name, audio=heard)])
+
+
+def _used(values: np.ndarray) -> int:
+    """Number of rows [N, ...] up to the first of those equal ones that stand at the end."""
+    differing = np.flatnonzero((values != values[-1]).any(axis=1))
+    return int(differing[-1]) + 2 if len(differing) else 1
