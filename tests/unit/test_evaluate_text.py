@@ -13,7 +13,8 @@ from flax import nnx
 
 from hayakuchi.data.shards import Counts, DatasetInfo, ShardWriter
 from hayakuchi.errors import MissingExtraError, UserError
-from hayakuchi.evaluate.text import evaluate_text, summary
+from hayakuchi.evaluate.report_folder import make_report_folder
+from hayakuchi.evaluate.text import evaluate_text, summary, write_text_report
 from hayakuchi.models.ctrl import Ctrl
 from hayakuchi.text.codes import CodeBook
 from tiny_text_run import tiny_text_run
@@ -137,9 +138,11 @@ def test_codes_are_matched_by_name(tmp_path, run):
 def test_report_and_chart(tmp_path):
     run = tiny_text_run(codes=("物語", "letter"), length=LENGTH)
     data = write_data(tmp_path / "data", run, {"物語": TEXTS["story"], "letter": TEXTS["letter"]})
-    report = evaluate_text(run, data, out=tmp_path / "new" / "out")
-    assert json.loads((tmp_path / "new" / "out" / "report.json").read_text(encoding="utf-8")) == report
-    assert (tmp_path / "new" / "out" / "codes.png").read_bytes().startswith(b"\x89PNG")
+    report, out = evaluate_text(run, data), tmp_path / "new" / "out"
+    make_report_folder(out)
+    write_text_report(report, out)
+    assert json.loads((out / "report.json").read_text(encoding="utf-8")) == report
+    assert (out / "codes.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_summary_has_a_line_for_every_code(tmp_path, run):
@@ -188,13 +191,21 @@ def test_a_broken_model_is_named(tmp_path, run, value):
         evaluate_text(run, write_data(tmp_path, run, TEXTS))
 
 
-def test_an_unwritable_directory_is_told_before_the_work(tmp_path, run):
+def test_an_unwritable_directory_is_told_before_the_work(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file: cannot make this directory"):
-        evaluate_text(run, tmp_path / "missing", out=tmp_path / "file")
+        make_report_folder(tmp_path / "file")
 
 
-def test_missing_matplotlib_is_told_before_the_work(tmp_path, run, monkeypatch):
+def test_missing_matplotlib_is_told_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"hayakuchi\[report\]"):
-        evaluate_text(run, tmp_path / "missing", out=tmp_path)
+        make_report_folder(tmp_path)
+
+
+@pytest.mark.parametrize("taken", ["report.json", "codes.png"])
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path, run, taken):
+    report = evaluate_text(run, write_data(tmp_path / "data", run, TEXTS))
+    (tmp_path / taken).mkdir()
+    with pytest.raises(UserError, match=f"{taken}: cannot write it"):
+        write_text_report(report, tmp_path)

@@ -1,10 +1,10 @@
 """How far two renderings of a sentence are apart, and whether a voice sounds like its speaker.
 
-Both are analysed by WORLD every 5 ms: F0 by Harvest (Morise, Interspeech 2017), spectral envelopes by CheapTrick (Morise,
-Speech Communication 67, 2015). Envelopes become mel-cepstra of the usual kind: ln|H| = c0 + sum of c_m cos(m w'), where
-w' is the frequency warped by an all-pass filter (Tokuda et al., ICSLP 1994). Frames are brought together by dynamic time
-warping. Mel-cepstral distortion is Kubichek's (IEEE Pacific Rim Conf. 1993): per pair of frames
-10 / ln 10 * sqrt(2 * sum over m >= 1 of (difference of c_m)^2) dB, without c0, which is the level.
+Both are analysed by WORLD every 5 ms: F0 by Harvest (Morise, Interspeech 2017), spectral envelopes by CheapTrick
+(Morise, Speech Communication 67, 2015). Envelopes become mel-cepstra of the usual kind: ln|H| = c0 + sum of c_m
+cos(m w'), where w' is the frequency warped by an all-pass filter (Tokuda et al., ICSLP 1994). Frames are brought
+together by dynamic time warping. Mel-cepstral distortion is Kubichek's (IEEE Pacific Rim Conference 1993): for a pair
+of frames 10 / ln 10 * sqrt(2 * sum over m >= 1 of (difference of c_m)^2) dB, without c0, which is the level.
 """
 
 import importlib
@@ -110,7 +110,8 @@ def load_world() -> Any:
 
 def mel_cepstra(envelopes: np.ndarray, sample_rate_hz: int) -> np.ndarray:
     """c0 to c_ORDER, float64 [T, 1 + ORDER], of power spectra [T, F] that reach from 0 to half the sample rate."""
-    return np.log(envelopes) @ _cepstral_transform(envelopes.shape[1], sample_rate_hz)
+    cepstra: np.ndarray = np.log(envelopes) @ _cepstral_transform(envelopes.shape[1], sample_rate_hz)
+    return cepstra
 
 
 @lru_cache(maxsize=8)
@@ -123,13 +124,14 @@ def _cepstral_transform(bins: int, sample_rate_hz: int) -> np.ndarray:
     widths[[0, -1]] /= 2
     waves = np.cos(np.outer(_warped(omega, alpha), np.arange(1 + ORDER)))
     # Half of a power's logarithm is that of the magnitude; c0 stands for itself, the others for both sides.
-    transform = (widths * density)[:, None] * waves / np.pi
+    transform: np.ndarray = (widths * density)[:, None] * waves / np.pi
     transform[:, 0] /= 2
     return transform
 
 
 def _warped(omega: np.ndarray, alpha: float) -> np.ndarray:
-    return omega + 2 * np.arctan(alpha * np.sin(omega) / (1 - alpha * np.cos(omega)))
+    turned: np.ndarray = 2 * np.arctan(alpha * np.sin(omega) / (1 - alpha * np.cos(omega)))
+    return omega + turned
 
 
 @lru_cache(maxsize=8)
@@ -228,7 +230,7 @@ def check_speakers(recorded: np.ndarray, judged: np.ndarray, speakers: np.ndarra
             other.append(min(near.values()))
     if not own:
         return None
-    right = np.count_nonzero(np.array(own) < np.array(other))
+    right = sum(mine < theirs for mine, theirs in zip(own, other, strict=True))
     return SpeakerCheck(len(own), right, float(np.mean(own)), float(np.mean(other)))
 
 

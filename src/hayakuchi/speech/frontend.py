@@ -61,10 +61,12 @@ class Reading:
         """The symbols of all sentences as one utterance, with pauses between them: a clip's transcript."""
         joined: list[str] = []
         for sentence in self.sentences:
-            if joined:
-                # The rise of a question is heard before the pause too.
-                joined = [*joined[:-1], PAUSE] if joined[-1] == END else [*joined, PAUSE]
-            joined.extend(sentence.symbols[1:] if joined else sentence.symbols)
+            if not joined:
+                joined.extend(sentence.symbols)
+                continue
+            if joined[-1] == END:  # the rise of a question is heard before the pause too
+                joined.pop()
+            joined.extend((PAUSE, *sentence.symbols[1:]))
         return joined
 
 

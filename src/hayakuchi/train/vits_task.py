@@ -32,7 +32,7 @@ class _Outputs(NamedTuple):
     """What the losses of a generator's pass are computed from, and differentiated by."""
 
     audio: Float[Array, "B S"]
-    subbands: Float[Array, "B S/N N"] | None
+    subbands: Float[Array, "B U N"] | None
     duration_loss: Float[Array, ""]
     posterior_log_scale: Float[Array, "B T C"]
     z_prior: Float[Array, "B T C"]
