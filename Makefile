@@ -10,7 +10,7 @@ demo: $(READY)
 	$(BIN)/hayakuchi demo --out demo
 
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 # Everything that CI checks beside the tests; changes nothing.
 check: $(READY)

@@ -65,10 +65,19 @@ def test_a_tilt_of_known_size_is_told_in_decibels():
     assert compare(flat, tilted).mcd_db == pytest.approx(20 / np.log(10) / np.sqrt(2))
 
 
-def test_length_is_that_of_the_speech():
-    found = measured(vowel(150, 0.4), vowel(150, 0.8, edge=0.3))
-    assert found.length_ratio == pytest.approx(2, abs=0.15)
+def test_length_and_silence_at_the_ends():
+    found = measured(vowel(150, 0.4, edge=0.1), vowel(150, 0.8, edge=0.3))
+    assert found.length_ratio == pytest.approx(1.4 / 0.6, abs=0.02)
     assert found.mcd_db < 1
+
+
+def test_silence_has_no_pitch_and_no_distortion():
+    sound = vowel(150, edge=0.3)
+    hum = sound + 1e-4 * np.sin(np.arange(len(sound)) * 2 * np.pi * 200 / RATE)
+    found = analyse(hum, RATE)
+    assert not found.sounding[:50].any()
+    assert not found.f0_hz[:50].any()
+    assert measured(sound, hum).mcd_db < 1
 
 
 @pytest.mark.parametrize("made", [np.zeros(4_000), np.zeros(0), np.full(1, 0.5), np.full(4_000, 1.0)])

@@ -33,19 +33,13 @@ class Analysis:
 
     Attributes:
       cepstra: float64 [T, ORDER], mel-cepstra without c0.
-      f0_hz: float64 [T]; 0 where nothing is voiced.
+      f0_hz: float64 [T]; 0 where nothing is voiced, and where nothing sounds: Harvest hears voices in silence.
       sounding: bool [T], whether a frame is within 40 dB of the loudest.
     """
 
     cepstra: np.ndarray
     f0_hz: np.ndarray
     sounding: np.ndarray
-
-    def speech(self) -> "Analysis":
-        """From the first sounding frame to the last."""
-        places = np.flatnonzero(self.sounding)
-        inside = slice(places[0], places[-1] + 1)
-        return Analysis(self.cepstra[inside], self.f0_hz[inside], self.sounding[inside])
 
 
 class Measures(NamedTuple):
@@ -55,7 +49,7 @@ class Measures(NamedTuple):
       mcd_db: mean mel-cepstral distortion of the pairs whose recorded frame sounds.
       log_f0_rmse: root mean square difference of ln F0 where both are voiced; None where that is nowhere.
       voicing_error: share of the pairs of which one is voiced and the other not.
-      length_ratio: how much longer it is than the recording, silence at the ends left out.
+      length_ratio: how much longer it is than the recording, silence included.
     """
 
     mcd_db: float
@@ -93,7 +87,8 @@ def analyse(audio: np.ndarray, sample_rate_hz: int) -> Analysis:
     envelopes = world.cheaptrick(samples, f0_hz, times, sample_rate_hz)
     power = envelopes.mean(axis=1)
     cepstra = mel_cepstra(envelopes, sample_rate_hz)
-    return Analysis(cepstra[:, 1:], f0_hz, power >= _SOUNDING_POWER * power.max())
+    sounding = power >= _SOUNDING_POWER * power.max()
+    return Analysis(cepstra[:, 1:], np.where(sounding, f0_hz, 0), sounding)
 
 
 def load_world() -> Any:
@@ -130,8 +125,8 @@ def _cepstral_transform(bins: int, sample_rate_hz: int) -> np.ndarray:
 
 
 def _warped(omega: np.ndarray, alpha: float) -> np.ndarray:
-    turned: np.ndarray = 2 * np.arctan(alpha * np.sin(omega) / (1 - alpha * np.cos(omega)))
-    return omega + turned
+    warped: np.ndarray = omega + 2 * np.arctan(alpha * np.sin(omega) / (1 - alpha * np.cos(omega)))
+    return warped
 
 
 @lru_cache(maxsize=8)
@@ -147,7 +142,6 @@ def warping(sample_rate_hz: int) -> float:
 
 def compare(recorded: Analysis, made: Analysis) -> Measures:
     """Measures how far a rendering is from the recording."""
-    recorded, made = recorded.speech(), made.speech()
     ours, theirs = align(recorded.cepstra, made.cepstra)
     difference = np.linalg.norm(recorded.cepstra[ours] - made.cepstra[theirs], axis=1)
     voiced, voiced_too = recorded.f0_hz[ours] > 0, made.f0_hz[theirs] > 0

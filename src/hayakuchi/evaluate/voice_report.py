@@ -40,6 +40,7 @@ def _draw(path: Path, examples: list[Example], clips: list[dict[str, Any]], audi
     """One row an example, recorded and spoken, with F0; below, how the distortions of all clips are spread."""
     # Of an optional extra.
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     with charts.drawing():
         figure = Figure(figsize=(14, 2.6 * len(examples) + 3), layout="constrained")
@@ -59,6 +60,7 @@ def _draw(path: Path, examples: list[Example], clips: list[dict[str, Any]], audi
         axes.hist(distortions, bins=max(10, len(clips) // 3), label=list(ways.values()))
         axes.set_xlabel("mel-cepstral distortion, dB")
         axes.set_ylabel("clips")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend()
         figure.savefig(path, dpi=100)
 
