@@ -441,7 +441,14 @@ def convert(
 
 
 def evaluate(
-    run: Run, /, *, data: Path, out: Path | None = None, batch: int = 32, clips: int = 32, json: Json = None
+    run: Run,
+    /,
+    *,
+    data: Path,
+    out: Path | None = None,
+    batch: int | None = None,
+    clips: int | None = None,
+    json: Json = None,
 ) -> None:
     """How good a model is on the held-out split: bits per character of text; for a voice, distances to the recordings.
 
@@ -454,8 +461,8 @@ def evaluate(
       run: run directory.
       data: data set directory whose held-out split is measured.
       out: folder for report.json and a picture; of a voice, for sounds too.
-      batch: windows of text computed at once.
-      clips: most clips that a voice is measured on.
+      batch: windows of text computed at once; by default 32.
+      clips: most clips that a voice is measured on; by default 32.
       json: write the report as JSON to this file; - for standard output.
     """
     set_up_jax()
@@ -463,6 +470,9 @@ def evaluate(
     from hayakuchi.infer.run import load_run, task_of
 
     task = task_of(run)
+    for option, value, meant in (("--batch", batch, "ctrl"), ("--clips", clips, "vits")):
+        if value is not None and task != meant:
+            raise UserError(f"{option}: {run} is a {task} run, the option is for {meant} runs; leave it out")
     if out is not None:
         make_report_folder(out)
     if task == "vits":
@@ -470,12 +480,12 @@ def evaluate(
         from hayakuchi.evaluate.voice_report import write_voice_report
         from hayakuchi.infer.voice import load_voice
 
-        found = evaluate_voice(load_voice(run), data, clips=clips)
+        found = evaluate_voice(load_voice(run), data, clips=32 if clips is None else clips)
         report, told, write = found.report, voice_summary(found.report), functools.partial(write_voice_report, found)
     else:
         from hayakuchi.evaluate.text import evaluate_text, summary, write_text_report
 
-        report = evaluate_text(load_run(run), data, batch=batch)
+        report = evaluate_text(load_run(run), data, batch=32 if batch is None else batch)
         told, write = summary(report), functools.partial(write_text_report, report)
     try:
         # First, and then the other whatever comes of this one: what took long to measure is not lost to a full disk.

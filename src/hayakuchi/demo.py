@@ -115,7 +115,11 @@ def _clear(out: Path) -> None:
             shutil.rmtree(out / made, ignore_errors=True)
         (out / _WAV).unlink(missing_ok=True)
         out.mkdir(parents=True, exist_ok=True)
-        told = f"Made by `hayakuchi demo`, which replaces {', '.join(_MADE[:-1])} and {_WAV} when it is run again.\n"
+        told = (
+            f"Made by `hayakuchi demo`, which replaces {', '.join(_MADE[:-1])} and {_WAV} when it is run again.\n"
+            "The voice is trained on sentences read by the HTS voice mei, (c) 2009-2013 Nagoya Institute of "
+            "Technology, under CC BY 3.0.\n"
+        )
         (out / _MARKER).write_text(told)
     except OSError as error:
         raise UserError(f"--out {out}: cannot write there ({error.strerror})") from error

@@ -32,6 +32,9 @@ class Clips:
     def __len__(self):
         return len(self.samples)
 
+    def name(self, index):
+        return f"clip {index}"
+
     def ids(self, index):
         return np.arange(1, self.symbols[index] + 1)
 
@@ -57,6 +60,13 @@ def test_all_clips_of_one_length_make_one_bucket():  # S1
 def test_no_clips_is_one_line():
     with pytest.raises(UserError, match="no training clips"):
         SpeechBatches(Clips([]), SpeechDataConfig(), 3, FRAMING)
+
+
+def test_more_symbols_than_frames_is_one_line_that_names_a_clip():  # S2, where the hop is not that of `prepare`
+    found = Clips([400] * 5)
+    found.symbols = np.array([10, 49, 50, 60, 2])
+    with pytest.raises(UserError, match=r"2 clips have more symbols than frames .*clip 2: 101 and 100"):
+        SpeechBatches(found, SpeechDataConfig(), 3, FRAMING)
 
 
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 900)), min_size=1, max_size=40), st.integers(1, 6))

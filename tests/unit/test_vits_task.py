@@ -220,7 +220,7 @@ def test_joining_is_undone_by_parting():
     jax.tree.map(np.testing.assert_array_equal, part(joined, tree), tree)
 
 
-@pytest.mark.parametrize(("recipe", "budget"), [(VITS_JVS, 8_000), (VITS_NANO, 5_200)])
+@pytest.mark.parametrize(("recipe", "budget"), [(VITS_JVS, 8_000), (VITS_NANO, 5_500)])
 def test_equations_of_the_step_stay_within_their_budget(recipe, budget):
     """The seed's step had 90,000 lines and took 10 to 15 minutes to compile."""
     recipe = dataclasses.replace(

@@ -104,7 +104,7 @@ class SpeechBatches:
       epoch_batches: batches that hold as many clips as there are, 1 or more.
 
     Raises:
-      UserError: no clips, or a batch that the processes cannot share evenly.
+      UserError: no clips, a clip with more symbols than frames, or a batch that the processes cannot share evenly.
     """
 
     def __init__(
@@ -118,6 +118,13 @@ class SpeechBatches:
         process_count: int = 1,
     ) -> None:
         symbols, frames = _lengths(clips, framing)
+        crowded = np.flatnonzero(symbols > frames)
+        if len(crowded):
+            first = int(crowded[0])
+            raise UserError(
+                f"{len(crowded)} clips have more symbols than frames of {framing.hop} samples ({clips.name(first)}: "
+                f"{symbols[first]} and {frames[first]}): the recipe needs a smaller hop_samples, 256 or less"
+            )
         self.buckets = choose_buckets(symbols, frames, config.buckets, framing.least)
         self.epoch_batches = max(round(len(clips) / batch), 1)
         self._clips = clips

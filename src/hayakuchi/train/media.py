@@ -1,5 +1,6 @@
 """Pictures and sounds of a run: the file's content, its suffix, and the same for TensorBoard."""
 
+import importlib.util
 import io
 from typing import Any
 
@@ -10,18 +11,20 @@ from hayakuchi.errors import MissingExtraError
 from hayakuchi.speech.audio import wav_bytes
 
 
+def check_installed() -> None:
+    """Raises MissingExtraError where what pictures and sounds need is not installed: at a run's start, not later."""
+    for library in ("matplotlib", "soundfile"):
+        if importlib.util.find_spec(library) is None:
+            raise MissingExtraError(library, "speech", "showing a voice in training")
+
+
 def picture(name: str, values: np.ndarray) -> tuple[bytes, str, Summary]:
     """A PNG of [H, W] numbers, from the least (dark) to the largest (bright); row 0 is at the bottom.
 
     Rows and columns at the end that repeat the one before them are padding, and left out.
-
-    Raises:
-      MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib import image
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "speech", "showing a voice in training") from error
+    from matplotlib import image
+
     values = values[:, : _used(values.T)]
     values = values[: _used(values)]
     file = io.BytesIO()
@@ -33,11 +36,7 @@ def picture(name: str, values: np.ndarray) -> tuple[bytes, str, Summary]:
 
 
 def sound(name: str, samples: np.ndarray, sample_rate_hz: int) -> tuple[bytes, str, Summary]:
-    """A 16-bit WAV of samples in [-1, 1]; zeros at the end are padding, and left out.
-
-    Raises:
-      MissingExtraError: soundfile is not installed.
-    """
+    """A 16-bit WAV of samples in [-1, 1]; zeros at the end are padding, and left out."""
     samples = np.trim_zeros(samples, "b")
     content = wav_bytes(samples, sample_rate_hz)
     heard: Any = Summary.Audio(

@@ -1,6 +1,7 @@
 """`train` for VITS: a recipe, a prepared speech data set and a run directory."""
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,13 @@ import jax
 
 from hayakuchi.config.vits import VitsRecipe
 from hayakuchi.data.speech_batches import SpeechBatches, heldout_batches
-from hayakuchi.data.speech_shards import SpeechInfo, open_speech_split
+from hayakuchi.data.speech_shards import INFO_FILE, SpeechInfo, open_speech_split
 from hayakuchi.errors import UserError
-from hayakuchi.train import session
+from hayakuchi.train import media, session
 from hayakuchi.train.vits_task import VitsTask, framing
 
-INFO_FILE = "dataset.json"
+logger = logging.getLogger(__name__)
+
 HELD_OUT_BATCHES = 4
 
 
@@ -46,10 +48,12 @@ def train_vits(recipe: VitsRecipe, run: Path, data: Path) -> dict[str, Any]:
     frames, batch = framing(recipe), recipe.train.batch
     batches = SpeechBatches(open_speech_split(data, "train"), recipe.data, batch, frames, **processes)
     task = VitsTask(recipe, batches.buckets, batches.epoch_batches)
-    held_out = list(
-        heldout_batches(
-            open_speech_split(data, "heldout"), batches.buckets[-1], batch, frames, HELD_OUT_BATCHES, **processes
+    held_out_clips = open_speech_split(data, "heldout")
+    held_out = list(heldout_batches(held_out_clips, batches.buckets[-1], batch, frames, HELD_OUT_BATCHES, **processes))
+    if not held_out:
+        logger.warning(
+            "%s: no held-out clip to measure and to show: there will be no held-out loss and no samples", data
         )
-    )
+    media.check_installed()
     session.open_run(run, recipe, {INFO_FILE: (data / INFO_FILE).read_bytes()})
     return session.train(task, recipe, run, batches.iterate, held_out)
