@@ -26,7 +26,7 @@ from hayakuchi.recipes import VITS_JVS
 
 TINY = {
     "latent_channels": 16, "hidden_channels": 16, "filter_channels": 32, "text_layers": 1, "posterior_layers": 2,
-    "flow_layers": 1, "upsample_channels": 32, "discriminator_division": 16,
+    "flow_layers": 2, "upsample_channels": 32, "discriminator_division": 16,
 }  # fmt: skip
 
 

@@ -32,11 +32,11 @@ VOCABULARY, RATE_HZ = 178, 22_050
 # For a look at whether it runs: our names, then those of transformers.
 TINY_OURS = {
     "latent_channels": 16, "hidden_channels": 16, "filter_channels": 32, "text_layers": 1, "posterior_layers": 2,
-    "flow_layers": 1, "upsample_channels": 32, "segment_samples": 2_048, "discriminator_division": 16,
+    "flow_layers": 2, "upsample_channels": 32, "segment_samples": 2_048, "discriminator_division": 16,
 }  # fmt: skip
 TINY_THEIRS = {
     "flow_size": 16, "hidden_size": 16, "ffn_dim": 32, "num_hidden_layers": 1,
-    "posterior_encoder_num_wavenet_layers": 2, "prior_encoder_num_wavenet_layers": 1, "upsample_initial_channel": 32,
+    "posterior_encoder_num_wavenet_layers": 2, "prior_encoder_num_wavenet_layers": 2, "upsample_initial_channel": 32,
 }  # fmt: skip
 
 Step = Callable[[], dict[str, float]]

@@ -17,7 +17,7 @@ def small(monkeypatch):
     monkeypatch.setattr(demo, "CTRL_NANO", dataclasses.replace(demo.CTRL_NANO, model=sizes))
     voice = demo.VITS_NANO.model
     voice = dataclasses.replace(
-        voice, text_layers=1, upsample_channels=16, posterior_layers=1, flow_couplings=1, flow_layers=1
+        voice, text_layers=1, upsample_channels=16, posterior_layers=2, flow_couplings=1, flow_layers=2
     )
     train = dataclasses.replace(demo.VITS_NANO.train, batch=2)
     monkeypatch.setattr(demo, "VITS_NANO", dataclasses.replace(demo.VITS_NANO, model=voice, train=train))

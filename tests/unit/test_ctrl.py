@@ -105,17 +105,17 @@ def test_dropout_differs_by_layer_and_step(scan):
 
 
 def layer_masks(model, tokens, segments, positions):
-    """The dropout masks of a pass, recorded as the code draws them (inside the scan too)."""
+    """The bits that dropout masks of a pass are made of, recorded as the code draws them (inside the scan too)."""
     drawn = []
-    plain = jax.random.bernoulli
+    plain = jax.random.bits
 
-    def recording(key, p, shape):
-        mask = plain(key, p, shape)
-        jax.debug.callback(lambda m: drawn.append(np.asarray(m)), mask)
-        return mask
+    def recording(key, shape, dtype):
+        bits = plain(key, shape, dtype)
+        jax.debug.callback(lambda found: drawn.append(np.asarray(found)), bits)
+        return bits
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax.random, "bernoulli", recording)
+        patch.setattr(jax.random, "bits", recording)
         jax.block_until_ready(model.hidden(tokens, segments, positions, jax.random.key(3)))
         jax.effects_barrier()
     assert len(drawn) == 1 + 2 * model.config.layers

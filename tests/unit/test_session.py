@@ -103,7 +103,7 @@ def test_a_batch_of_another_shape_never_compiles_again():
     task = CtrlTask(tiny_recipe())
     programs = loop.compile_task(task, jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("data", "fsdp")))
     state = programs.init(jax.random.key(0))
-    batch = jax.tree.map(lambda x: np.zeros((x.shape[0], x.shape[1] + 1), np.int32), task.batch_spec())
+    batch = jax.tree.map(lambda x: np.zeros((x.shape[0], x.shape[1] + 1), np.int32), task.batch_specs()[0])
     with pytest.raises(TypeError, match="int32"):
         programs.step(state, programs.place(batch), jax.random.key(0))
 

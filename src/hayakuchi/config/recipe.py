@@ -17,7 +17,7 @@ def read_recipe(path: Path) -> Recipe:
       UserError: the file is missing, is not JSON, or is no recipe.
     """
     values = load_json(path)
-    task = values.get("task", "ctrl") if isinstance(values, dict) else None
+    task = values.get("task", "ctrl") if isinstance(values, dict) else "ctrl"
     if not isinstance(task, str) or task not in _KINDS:
         raise UserError(f"{path}: not a recipe; its task is {task!r}, known are {', '.join(_KINDS)}")
     return from_dict(_KINDS[task], values, str(path))

@@ -138,6 +138,8 @@ class VitsConfig:
             "upsample_channels",
         ):  # fmt: skip
             require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
+        for name in ("posterior_layers", "flow_layers"):
+            require(getattr(self, name) >= 2, name, getattr(self, name), "must be 2 or more")
         require(self.speakers >= 0, "speakers", self.speakers, "must be 0 or more")
         require(not self.speakers or self.speaker_channels >= 1, "speaker_channels", self.speaker_channels, "is 0")
         require(self.latent_channels % 2 == 0, "latent_channels", self.latent_channels, "must be even")

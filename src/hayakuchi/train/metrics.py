@@ -156,9 +156,9 @@ class Reporter:
     def _read(self, step: int, metrics: Mapping[str, Any]) -> None:
         values = {name: float(value) for name, value in metrics.items()}
         guarded = {name: value for name, value in values.items() if name.endswith(("loss", "gradient_norm"))}
-        if not all(map(math.isfinite, guarded.values())):
-            told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in guarded.items())
-            raise NonFiniteLossError(step, told)
+        if bad := [name for name, value in guarded.items() if not math.isfinite(value)]:
+            bad.sort(key=lambda name: name != "loss")
+            raise NonFiniteLossError(step, ", ".join(f"{name.replace('_', ' ')} {guarded[name]}" for name in bad))
         self.done += values[self._unit]
         self._recent.append((self.clock.training(), self.done))
         values |= {f"{self._unit}_per_second": self.throughput(), "data_wait_share": self.wait_share()}

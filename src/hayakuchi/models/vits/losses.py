@@ -70,7 +70,7 @@ def feature_loss(judgements: list[Judgement]) -> Float[Array, ""]:
 
 
 @jax.custom_vjp
-def _mean_differences(features: tuple[Float[Array, "B ..."], ...]) -> Float[Array, ""]:
+def _mean_differences(features: tuple[Float[Array, "..."], ...]) -> Float[Array, ""]:
     """Sum over arrays of the mean absolute difference of the two halves of their batch.
 
     The gradient is that of the second half.
