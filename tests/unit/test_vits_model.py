@@ -14,6 +14,7 @@ from hayakuchi.models.vits.losses import adversarial_loss, discriminator_loss, f
 from hayakuchi.models.vits.model import TrainingNoise, Vits, segments
 from hayakuchi.models.vits.spectral import linear_spectrogram, log_mel
 from hayakuchi.models.vits.text_encoder import gather_offsets, spread_offsets
+from helpers import count_equations
 from vits_models import small_config, small_vits
 
 TEXT_LENGTHS = jnp.array([9, 5])
@@ -237,18 +238,6 @@ def test_adversarial_losses_of_equal_halves():
     np.testing.assert_allclose(discriminator_loss(judgements), expected, rtol=1e-5)
 
 
-def equations(jaxpr):
-    """Equations, nested ones counted, a scan's body once."""
-    total = 0
-    for equation in jaxpr.eqns:
-        total += 1
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                total += equations(inner)
-    return total
-
-
 def test_losses_and_gradients_of_the_published_size_are_a_small_program():
     config = VitsConfig(speakers=100)
     graphs, states = zip(
@@ -287,7 +276,7 @@ def test_losses_and_gradients_of_the_published_size_are_a_small_program():
         jax.ShapeDtypeStruct((batch, frames * config.audio.hop_samples), jnp.float32),
         jax.eval_shape(lambda: jax.random.key(0)),
     )
-    total = equations(jaxpr.jaxpr)
+    total = count_equations(jaxpr.jaxpr)
     print(f"{total} equations")
     assert total < 7_300
 

@@ -63,7 +63,7 @@ def choose_buckets(symbols: np.ndarray, frames: np.ndarray, count: int, least_fr
     """
     if not len(frames):
         raise UserError("the data set has no training clips: prepare it from more recordings")
-    ceilings = np.maximum(-(-np.maximum(frames, least_frames) // _FRAME_STEP) * _FRAME_STEP, _FRAME_STEP)
+    ceilings = -(-np.maximum(frames, least_frames) // _FRAME_STEP) * _FRAME_STEP
     sizes, clips = np.unique(ceilings, return_counts=True)
     # best[k][j]: least padded frames of the sizes before j in k buckets; a bucket takes its largest size.
     before = np.concatenate([[0], np.cumsum(clips)])
@@ -133,10 +133,9 @@ class SpeechBatches:
         self._workers = config.data_workers
         edges = [bucket.frames for bucket in self.buckets]
         homes = np.searchsorted(edges, frames)
-        parts = [
-            _drawn(index, np.flatnonzero(homes == index), batch, config.data_seed) for index in range(len(self.buckets))
-        ]
-        shares = [float(np.sum(homes == index)) for index in range(len(self.buckets))]
+        members = [np.flatnonzero(homes == index) for index in range(len(self.buckets))]
+        parts = [_drawn(index, numbers, batch, config.data_seed) for index, numbers in enumerate(members)]
+        shares = [float(len(numbers)) for numbers in members]
         self._dataset = grain.MapDataset.mix(parts, shares).map(self._assemble)
 
     def batch(self, index: int) -> SpeechBatch:
