@@ -20,6 +20,7 @@ from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 from hayakuchi.config import (
     CtrlConfig,
     CtrlRecipe,
+    DistillationConfig,
     OptimizerConfig,
     Precision,
     SpeechDataConfig,
@@ -184,6 +185,7 @@ class TrainArguments:
       optimizer: update rule and schedule.
       text: how batches are drawn.
       train: length, batch and bookkeeping.
+      distillation: learning from a larger run.
       json: write the summary as JSON to this file; - for standard output.
     """
 
@@ -193,6 +195,7 @@ class TrainArguments:
     optimizer: OptimizerConfig
     text: TextDataConfig
     train: TrainConfig
+    distillation: DistillationConfig
     json: Json = None
 
 
@@ -237,7 +240,15 @@ def train(recipe: Recipe, arguments: TrainArguments | VitsTrainArguments) -> Non
     else:
         from hayakuchi.train.train_ctrl import train_ctrl
 
-        text = CtrlRecipe(recipe.name, "ctrl", arguments.model, arguments.optimizer, arguments.text, arguments.train)
+        text = CtrlRecipe(
+            recipe.name,
+            "ctrl",
+            arguments.model,
+            arguments.optimizer,
+            arguments.text,
+            arguments.train,
+            arguments.distillation,
+        )
         result, unit = train_ctrl(text, arguments.run, arguments.data), "tokens"
     losses = [f"{name.replace('_', ' ')} {result[name]:.4f}" for name in ("loss", "held_out_loss") if name in result]
     ending = f" (stopped by {result['stopped_by']}; the same command goes on)" if result["stopped_by"] else ""
@@ -608,7 +619,9 @@ def _train_command(words: Sequence[str]) -> Callable[[], None]:
     if isinstance(recipe, VitsRecipe):
         default = VitsTrainArguments(*missing, recipe.model, recipe.optimizer, recipe.data, recipe.train)
     else:
-        default = TrainArguments(*missing, recipe.model, recipe.optimizer, recipe.data, recipe.train)
+        default = TrainArguments(
+            *missing, recipe.model, recipe.optimizer, recipe.data, recipe.train, recipe.distillation
+        )
     arguments: Any = _parse(
         type(default),
         f"hayakuchi train {name or 'RECIPE'}",

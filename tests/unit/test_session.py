@@ -326,7 +326,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path, data):
 
 @pytest.mark.parametrize(
     ("train", "message"),
-    [({"batch": 3}, "multiple of devices"), ({"mesh": "data=3"}, "this machine has 2"), ({"mesh": "x=1"}, "x=1")],
+    [({"batch": 3}, "multiple of devices"), ({"mesh": "data=3"}, "there are 2"), ({"mesh": "x=1"}, "x=1")],
 )
 def test_a_batch_or_mesh_that_does_not_fit(tmp_path, data, train, message):
     with pytest.raises(UserError, match=message):

@@ -14,7 +14,9 @@ from typing import Any, Literal, TypeVar
 
 from hayakuchi.errors import UserError, require
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "float16"]
+Remat = Literal["none", "full", "dots"]
+Sharing = Literal["none", "all", "attention", "feed_forward"]
 OptimizerName = Literal["adamw", "adagrad", "muon"]
 ScheduleName = Literal["cosine", "wsd", "constant"]
 
@@ -34,6 +36,11 @@ class CtrlConfig:
       feed_forward: F, inner width of the feed-forward layers.
       dropout: rate after the embedding and on each residual branch.
       scan_layers: run the blocks as one `lax.scan` over stacked parameters: less to compile, same result.
+      sharing: what layers of a group have in common (ALBERT, arXiv 1909.11942, section 3.1): "all" their parameters,
+        those of "attention" or of "feed_forward", or "none". Fewer parameters, the same arithmetic.
+      sharing_groups: groups of consecutive layers that share; divides `layers`.
+      embedding_width: E, width of a factorised embedding (ALBERT, section 3.1): [V, E] and two maps between E and D
+        in place of [V, D]; 0 does not factorise.
     """
 
     vocabulary_size: int = 32_000
@@ -44,6 +51,9 @@ class CtrlConfig:
     feed_forward: int = 1_536
     dropout: float = 0.1
     scan_layers: bool = False
+    sharing: Sharing = "none"
+    sharing_groups: int = 1
+    embedding_width: int = 0
 
     def __post_init__(self) -> None:
         for name in ("vocabulary_size", "layers", "width", "heads", "feed_forward"):
@@ -52,6 +62,20 @@ class CtrlConfig:
         require(self.width % 2 == 0, "width", self.width, "must be even")
         require(self.width % self.heads == 0, "width", self.width, f"must be a multiple of heads ({self.heads})")
         require(0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
+        divides = self.sharing_groups >= 1 and self.layers % self.sharing_groups == 0
+        require(divides, "sharing_groups", self.sharing_groups, f"must divide layers ({self.layers})")
+        require(
+            self.sharing != "none" or self.sharing_groups == 1,
+            "sharing_groups",
+            self.sharing_groups,
+            "is for a model that shares; set sharing, or leave it out",
+        )
+        require(
+            0 <= self.embedding_width < self.width,
+            "embedding_width",
+            self.embedding_width,
+            f"must be 0 (no factorisation), or less than width ({self.width})",
+        )
 
 
 @dataclass(frozen=True)
@@ -147,7 +171,10 @@ class TrainConfig:
       steps: optimiser steps in all.
       batch: windows (text) or clips (speech) in one optimiser step, over all devices and micro-batches.
       accumulate: micro-batches a step is split into; the gradient is the same, the memory smaller.
-      precision: arithmetic of the forward and backward pass; parameters and optimiser stay float32.
+      precision: arithmetic of the forward and backward pass; parameters and optimiser stay float32. "float16" scales
+        the loss as far as the gradients bear it (for T4 and V100, which have no bfloat16).
+      remat: what the backward pass computes anew instead of keeping: "none", the layers in "full", or all but their
+        matrix products ("dots"). Less memory, more arithmetic, the same result.
       mesh: devices as "data=N,fsdp=M"; "" puts all devices on `data`.
       seed: seed of initialisation and dropout.
       checkpoint_every: steps between checkpoints; one is also written at the end and on SIGTERM or SIGINT.
@@ -159,6 +186,7 @@ class TrainConfig:
     batch: int = 32
     accumulate: int = 1
     precision: Precision = "float32"
+    remat: Remat = "none"
     mesh: str = ""
     seed: int = 0
     checkpoint_every: int = 500
@@ -178,6 +206,25 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class DistillationConfig:
+    """Learning from a larger model's whole distributions, not from the next token alone (arXiv 1503.02531).
+
+    Attributes:
+      teacher: run directory of the larger model, on the same tokenizer; "" learns from the text alone.
+      soft_weight: share of the teacher's part in the loss; the rest is that of the text.
+      soft_temperature: both distributions are flattened by it before they are compared.
+    """
+
+    teacher: str = ""
+    soft_weight: float = 0.5
+    soft_temperature: float = 2.0
+
+    def __post_init__(self) -> None:
+        require(0 <= self.soft_weight <= 1, "soft_weight", self.soft_weight, "must be in [0, 1]")
+        require(self.soft_temperature > 0, "soft_temperature", self.soft_temperature, "must be above 0")
+
+
+@dataclass(frozen=True)
 class CtrlRecipe:
     """A named CTRL run: everything that decides its result but the data."""
 
@@ -187,6 +234,7 @@ class CtrlRecipe:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     data: TextDataConfig = field(default_factory=TextDataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

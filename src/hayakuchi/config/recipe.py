@@ -6,6 +6,9 @@ from hayakuchi.config import CtrlRecipe, from_dict, load_json
 from hayakuchi.config.vits import VitsRecipe
 from hayakuchi.errors import UserError
 
+RECIPE_FILE = "recipe.json"
+"""Name of the recipe in a run directory; a folder with it is one."""
+
 Recipe = CtrlRecipe | VitsRecipe
 _KINDS: dict[str, type[Recipe]] = {"ctrl": CtrlRecipe, "vits": VitsRecipe}
 

@@ -15,7 +15,7 @@ from hayakuchi.export.hf_tokenizer import fast_tokenizer, special_names, token_n
 from hayakuchi.export.hf_weights import to_hf
 from hayakuchi.infer.run import TextRun
 from hayakuchi.infer.sampling import SamplingConfig
-from hayakuchi.models.ctrl import LAYER_NORM_EPSILON
+from hayakuchi.models.ctrl_blocks import LAYER_NORM_EPSILON
 from hayakuchi.text.codes import CODE_SLOTS
 from hayakuchi.text.tokenizer import EOS_ID, FIRST_CODE_ID, PAD_ID, UNKNOWN_ID
 

@@ -8,18 +8,14 @@ from typing import Literal
 import jax
 from flax import nnx
 
-from hayakuchi import config
 from hayakuchi.config import CtrlRecipe, Precision
 from hayakuchi.config.recipe import read_recipe
 from hayakuchi.data.shards import DatasetInfo
-from hayakuchi.errors import UserError
-from hayakuchi.models.ctrl import RULES, Ctrl
-from hayakuchi.models.sharding import make_mesh, shardings
+from hayakuchi.models.ctrl import Ctrl
 from hayakuchi.text.codes import CodeBook
 from hayakuchi.text.tokenizer import Tokenizer
-from hayakuchi.train.checkpoint import Checkpoints
 from hayakuchi.train.precision import compute_dtype
-from hayakuchi.train.session import RECIPE_FILE
+from hayakuchi.train.restore import recipe_file, restore_ctrl
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ def task_of(run: Path) -> Literal["ctrl", "vits"]:
     Raises:
       UserError: not a run directory, or its recipe is damaged.
     """
-    return read_recipe(_recipe_file(run)).task
+    return read_recipe(recipe_file(run)).task
 
 
 def load_run(run: Path, precision: Precision = "float32") -> TextRun:
@@ -65,29 +61,11 @@ def load_run(run: Path, precision: Precision = "float32") -> TextRun:
     Raises:
       UserError: not a run directory, no checkpoint yet, or a damaged file.
     """
-    recipe = config.read_json(CtrlRecipe, _recipe_file(run))
+    recipe, parameters, step = restore_ctrl(run)
     info = DatasetInfo.load(run / "dataset.json")
     tokenizer = Tokenizer.load(run / "tokenizer.model")
-    graph, abstract = nnx.split(
-        nnx.eval_shape(lambda: Ctrl(recipe.model, jax.random.key(0), compute_dtype(precision))), nnx.Param
+    graph = jax.eval_shape(
+        lambda: nnx.split(Ctrl(recipe.model, jax.random.key(0), compute_dtype(precision)), nnx.Param)[0]
     )
-    parameters = {"parameters": nnx.to_pure_dict(abstract)}
-    layout = shardings(parameters, RULES, make_mesh())
-    target = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), parameters, layout)
-    if not (run / "checkpoints").is_dir():
-        raise UserError(f"{run}: has no checkpoint yet; train it first")
-    with Checkpoints(run / "checkpoints", recipe.train.keep_checkpoints, read_only=True) as checkpoints:
-        restored = checkpoints.restore(target)
-    if restored is None:
-        raise UserError(f"{run}: has no checkpoint yet; train it first")
-    state, saved = restored
-    model = nnx.merge(graph, state["parameters"])
     recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, precision=precision))
-    return TextRun(model, recipe, tokenizer, info, saved["step"])
-
-
-def _recipe_file(run: Path) -> Path:
-    path = run / RECIPE_FILE
-    if not path.is_file():
-        raise UserError(f"{run}: not a run directory (no {RECIPE_FILE}); make one with `hayakuchi train`")
-    return path
+    return TextRun(nnx.merge(graph, parameters), recipe, tokenizer, info, step)

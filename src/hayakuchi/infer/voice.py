@@ -11,6 +11,7 @@ from flax import nnx
 
 from hayakuchi import config
 from hayakuchi.config import Precision
+from hayakuchi.config.recipe import RECIPE_FILE
 from hayakuchi.config.vits import VitsRecipe
 from hayakuchi.data.speech_shards import INFO_FILE, SpeechInfo
 from hayakuchi.errors import UserError
@@ -20,7 +21,6 @@ from hayakuchi.speech.frontend import Devoiced, FrontEnd, make_front_end
 from hayakuchi.speech.symbols import INVENTORY_VERSION
 from hayakuchi.train.checkpoint import Checkpoints
 from hayakuchi.train.precision import compute_dtype
-from hayakuchi.train.session import RECIPE_FILE
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,9 @@ bias gradients, bf16 products of a transposed operand, float32 logits kept for t
 are exact and suit GPU and TPU too. `tests/unit/test_ops.py` holds each to plain autodiff.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -175,31 +177,48 @@ def weighted_loss(
 def _weighted_loss_forward(
     x: Array, embedding: Array, bias: Array, labels: Array, weights: Array, chunks: int
 ) -> tuple[Array, tuple[Array, Array, Array]]:
+    return _loss_with_gradients(x, embedding, bias, (labels, weights), _label_loss, chunks)
+
+
+def _label_loss(scores: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
+    """Weighted -log p(label) of one chunk, summed, and its gradient by the scores."""
+    peak = jnp.max(scores, axis=-1, keepdims=True)
+    exponentials = jnp.exp(scores - peak)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    label_scores = jnp.take_along_axis(scores, labels[:, None], axis=-1)
+    losses = jnp.log(total) + peak - label_scores
+    is_label = labels[:, None] == jnp.arange(scores.shape[1])[None]
+    return jnp.sum(losses[:, 0] * weights), (exponentials / total - is_label) * weights[:, None]
+
+
+def _loss_with_gradients(
+    x: Array, embedding: Array, bias: Array, others: Any, chunk_loss: Callable[..., tuple[Array, Array]], chunks: int
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    """A loss of the tied logits and its gradients by x, embedding and bias, one chunk's logits at a time.
+
+    Args:
+      x: hidden states, [B, L, D].
+      embedding: [V, D].
+      bias: [V].
+      others: arrays [B, L, ...] that `chunk_loss` takes beside the scores.
+      chunk_loss: (scores [N, V], *others [N, ...]) -> the loss, summed, and its gradient by the scores.
+      chunks: see `head_chunks`.
+    """
     table = embedding.astype(x.dtype)
 
     def piece(sums: tuple[Array, Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array, Array], Array]:
         loss, grad_transposed, grad_bias = sums
-        x_nd, labels_n, weights_n = inputs
-        scores = logits(x_nd, table, bias)
-        peak = jnp.max(scores, axis=-1, keepdims=True)
-        exponentials = jnp.exp(scores - peak)
-        total = jnp.sum(exponentials, axis=-1, keepdims=True)
-        label_scores = jnp.take_along_axis(scores, labels_n[:, None], axis=-1)
-        losses = jnp.log(total) + peak - label_scores
-        is_label = labels_n[:, None] == jnp.arange(table.shape[0])[None]
-        grad_scores = ((exponentials / total - is_label) * weights_n[:, None]).astype(x.dtype)
+        x_nd, *others_n = inputs
+        chunk, grad_scores = chunk_loss(logits(x_nd, table, bias), *others_n)
+        grad_scores = grad_scores.astype(x.dtype)
         grad_x = matmul(grad_scores, table).astype(x.dtype)
-        sums = (
-            loss + jnp.sum(losses[:, 0] * weights_n),
-            grad_transposed + _outer(x_nd, grad_scores),
-            grad_bias + column_sums(grad_scores),
-        )
+        sums = (loss + chunk, grad_transposed + _outer(x_nd, grad_scores), grad_bias + column_sums(grad_scores))
         return sums, grad_x
 
     # The table's gradient is summed as [D, V]: [N, D].T @ [N, V] turns the small operand round, not the large one.
     transposed = jnp.zeros(embedding.shape[::-1], jnp.float32)
     zeros = (jnp.zeros((), jnp.float32), transposed, jnp.zeros(bias.shape, jnp.float32))
-    inputs = tuple(_split_positions(part, chunks) for part in (x, labels, weights))
+    inputs = tuple(_split_positions(part, chunks) for part in (x, *others))
     (loss, transposed, grad_bias), grad_x = lax.scan(piece, zeros, inputs)
     return loss, (_join_positions(grad_x, x.shape[0]), transposed.T, grad_bias)
 
@@ -212,3 +231,75 @@ def _weighted_loss_backward(
 
 
 weighted_loss.defvjp(_weighted_loss_forward, _weighted_loss_backward)
+
+
+class Teacher(NamedTuple):
+    """What a teacher says of a batch: its logits are those of `hidden`, never held as a whole.
+
+    Attributes:
+      hidden: [B, L, E].
+      embedding: [V, E].
+      bias: [V].
+    """
+
+    hidden: Array
+    embedding: Array
+    bias: Array
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
+def distilled_loss(
+    x: Float[Array, "B L D"],
+    embedding: Float[Array, "V D"],
+    bias: Float[Array, " V"],
+    labels: Int[Array, "B L"],
+    weights: Float[Array, "B L"],
+    teacher: Teacher,
+    soft_weight: float,
+    temperature: float,
+    chunks: int,
+) -> Float[Array, ""]:
+    """Sum over positions of weight * ((1 - a) * -log p(label) + a * T**2 * KL(q_T || p_T)), in nats.
+
+    p is the student's distribution, q the teacher's, p_T and q_T those of the logits divided by T (arXiv 1503.02531,
+    section 2; a is `soft_weight`). Like `weighted_loss` it holds one chunk of logits at a time, of both models.
+    """
+    return _distilled_loss_forward(x, embedding, bias, labels, weights, teacher, soft_weight, temperature, chunks)[0]
+
+
+def _distilled_loss_forward(
+    x: Array,
+    embedding: Array,
+    bias: Array,
+    labels: Array,
+    weights: Array,
+    teacher: Teacher,
+    soft_weight: float,
+    temperature: float,
+    chunks: int,
+) -> tuple[Array, tuple[Array, Array, Array]]:
+    table = teacher.embedding.astype(teacher.hidden.dtype)
+
+    def chunk_loss(scores: Array, labels: Array, weights: Array, hidden: Array) -> tuple[Array, Array]:
+        hard, grad_hard = _label_loss(scores, labels, weights)
+        log_p = jax.nn.log_softmax(scores / temperature)
+        log_q = jax.nn.log_softmax(logits(hidden, table, teacher.bias) / temperature)
+        q = jnp.exp(log_q)
+        divergence = jnp.sum(q * (log_q - log_p), axis=-1)
+        soft = temperature**2 * jnp.sum(weights * divergence)
+        grad_soft = temperature * weights[:, None] * (jnp.exp(log_p) - q)
+        return (
+            (1 - soft_weight) * hard + soft_weight * soft,
+            (1 - soft_weight) * grad_hard + soft_weight * grad_soft,
+        )
+
+    return _loss_with_gradients(x, embedding, bias, (labels, weights, teacher.hidden), chunk_loss, chunks)
+
+
+def _distilled_loss_backward(
+    _soft_weight: float, _temperature: float, chunks: int, gradients: tuple[Array, Array, Array], scale: Array
+) -> tuple[Any, ...]:
+    return *_weighted_loss_backward(chunks, gradients, scale), None
+
+
+distilled_loss.defvjp(_distilled_loss_forward, _distilled_loss_backward)

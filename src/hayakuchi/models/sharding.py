@@ -5,7 +5,7 @@ optimiser state.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +34,15 @@ class Rule:
     spec: P
 
 
-def make_mesh(description: str = "") -> Mesh:
-    """Builds the device mesh of "data=N,fsdp=M"; a missing axis is 1, "" puts all devices on `data`.
+def make_mesh(description: str = "", devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Builds the mesh "data=N,fsdp=M" of `devices`, all there are by default.
+
+    A missing axis is 1; "" puts all devices on `data`.
 
     Raises:
       UserError: another axis, a size that is no positive integer, or a product that is not the number of devices.
     """
-    devices = jax.devices()
+    devices = jax.devices() if devices is None else devices
     sizes = {"data": 1, "fsdp": 1}
     if not description:
         sizes["data"] = len(devices)
@@ -51,7 +53,7 @@ def make_mesh(description: str = "") -> Mesh:
         sizes[match[1]] = int(match[2])
     if sizes["data"] * sizes["fsdp"] != len(devices):
         wanted = f"{sizes['data']} x {sizes['fsdp']} devices"
-        raise UserError(f"--mesh {description!r} asks for {wanted}; this machine has {len(devices)}")
+        raise UserError(f"--mesh {description!r} asks for {wanted}; there are {len(devices)}")
     return Mesh(np.asarray(devices).reshape(sizes["data"], sizes["fsdp"]), ("data", "fsdp"))
 
 

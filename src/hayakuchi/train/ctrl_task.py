@@ -4,18 +4,31 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
-from hayakuchi.config import CtrlRecipe
+from hayakuchi.config import CtrlConfig, CtrlRecipe
 from hayakuchi.data.batch import Batch
-from hayakuchi.models.ctrl import RULES, Ctrl
+from hayakuchi.models import ops
+from hayakuchi.models.ctrl import Ctrl
+from hayakuchi.models.ctrl_blocks import RULES
 from hayakuchi.models.sharding import Rule
 from hayakuchi.train.optimizer import make_optimizer, make_schedule
-from hayakuchi.train.precision import compute_dtype
+from hayakuchi.train.precision import (
+    all_finite,
+    chosen,
+    compute_dtype,
+    first_scale,
+    next_scale,
+    scale_metrics,
+    told_norm,
+    unscaled,
+)
 from hayakuchi.train.task import Metrics, TrainState
+from hayakuchi.train.teacher import Teacher, started
 
 
 def targets(batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
@@ -31,40 +44,62 @@ def targets(batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
 
 
 class CtrlTask:
-    """CTRL under one recipe (see `Task`)."""
+    """CTRL under one recipe (see `Task`).
+
+    Args:
+      recipe: settings.
+      teacher: whom the recipe's distillation learns from; None learns from the text alone.
+    """
 
     unit = "tokens"
 
-    def __init__(self, recipe: CtrlRecipe) -> None:
+    def __init__(self, recipe: CtrlRecipe, teacher: Teacher | None = None) -> None:
         self.recipe = recipe
+        self.teacher = teacher
+        self.frozen = None if teacher is None else teacher.parameters
         self.schedule = make_schedule(recipe.optimizer, recipe.train.steps)
         self.optimizer = make_optimizer(recipe.optimizer, self.schedule)
-        self.graph = jax.eval_shape(lambda: nnx.split(self._model(jax.random.key(0)), nnx.Param)[0])
+        self.graph = self._graph(recipe.model)
+        self.teacher_graph: Any = None if teacher is None else self._graph(teacher.config)
 
-    def init(self, key: Key[Array, ""]) -> TrainState:
+    def init(self, key: Key[Array, ""], frozen: Any = None) -> TrainState:
         parameters = nnx.to_pure_dict(nnx.state(self._model(key), nnx.Param))
-        return TrainState(jnp.int32(0), parameters, self.optimizer.init(parameters))
+        if self.teacher is not None:
+            parameters = started(parameters, self.recipe.model, frozen, self.teacher.config)
+        scaler = first_scale(self.recipe.train.precision)
+        return TrainState(jnp.int32(0), parameters, self.optimizer.init(parameters), scaler, frozen)
 
     def step(self, state: TrainState, batch: Batch, key: Key[Array, ""]) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(key, state.step)
         labels, weights = targets(batch)
         tokens = jnp.sum(weights)
         # Weighted by the tokens of the whole batch, so that micro-batches of 1 and of 7 tokens give the gradient of the
-        # one batch of 8.
-        loss, gradients = self._accumulate(state.parameters, (batch, labels, weights / jnp.maximum(tokens, 1)), key)
+        # one batch of 8. The loss scale comes in here, before any gradient is rounded.
+        scale = 1.0 if state.scaler is None else state.scaler.scale
+        weights *= scale / jnp.maximum(tokens, 1)
+        sums = self._accumulate(state.parameters, (batch, labels, weights), key, state.frozen)
+        loss, gradients = unscaled(sums, state.scaler)
         updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
+        scaler, updates_done = state.scaler, state.step
+        if state.scaler is not None:
+            finite = all_finite(gradients)
+            parameters, optimizer = chosen(finite, (parameters, optimizer), (state.parameters, state.optimizer))
+            scaler, updates_done = next_scale(state.scaler, finite), state.step - state.scaler.skipped
         metrics = {
             "loss": loss,
             "tokens": tokens,
-            "gradient_norm": optax.tree.norm(gradients),
-            "learning_rate": jnp.asarray(self.schedule(state.step), jnp.float32),
+            "gradient_norm": told_norm(optax.tree.norm(gradients), state.scaler),
+            "learning_rate": jnp.asarray(self.schedule(updates_done), jnp.float32),
+            **scale_metrics(scaler, state.scaler),
         }
-        return TrainState(state.step + 1, parameters, optimizer), metrics
+        return TrainState(state.step + 1, parameters, optimizer, scaler, state.frozen), metrics
 
     def held_out_loss(self, parameters: Any, batch: Batch) -> Metrics:
         labels, weights = targets(batch)
-        return {"loss": self._loss(parameters, (batch, labels, weights), None), "tokens": jnp.sum(weights)}
+        model = nnx.merge(self.graph, parameters)
+        hidden = model.hidden(batch.tokens, batch.segments, batch.positions)
+        return {"loss": model.loss(hidden, labels, weights), "tokens": jnp.sum(weights)}
 
     def show(self, parameters: Any, batch: Batch) -> dict[str, Array]:
         del parameters, batch  # text has nothing to look at
@@ -74,27 +109,55 @@ class CtrlTask:
         shape = (self.recipe.train.batch, self.recipe.model.length)
         return [Batch(*(jax.ShapeDtypeStruct(shape, jnp.int32) for _ in Batch._fields))]
 
+    def example_batch(self, spec: Batch, seed: int = 0) -> Batch:
+        rows, length = spec.tokens.shape
+        tokens = np.random.default_rng(seed).integers(0, self.recipe.model.vocabulary_size, (rows, length), np.int32)
+        positions = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+        return Batch(tokens, np.ones((rows, length), np.int32), positions)
+
     def rules(self) -> dict[str, Rule]:
         return RULES
 
     def _model(self, key: Key[Array, ""]) -> Ctrl:
-        return Ctrl(self.recipe.model, key, compute_dtype(self.recipe.train.precision))
+        settings = self.recipe.train
+        return Ctrl(self.recipe.model, key, compute_dtype(settings.precision), settings.remat)
+
+    def _graph(self, config: CtrlConfig) -> Any:
+        """A model's structure without its parameters, in the run's arithmetic."""
+        settings = self.recipe.train
+        dtype = compute_dtype(settings.precision)
+        return jax.eval_shape(lambda: nnx.split(Ctrl(config, jax.random.key(0), dtype, settings.remat), nnx.Param)[0])
 
     def _loss(
-        self, parameters: Any, inputs: tuple[Batch, Array, Array], key: Key[Array, ""] | None
+        self, parameters: Any, inputs: tuple[Batch, Array, Array], key: Key[Array, ""], frozen: Any
     ) -> Float[Array, ""]:
-        """Weighted sum of -log p(label) in nats."""
+        """Weighted sum of -log p(label) in nats, or of what the recipe's distillation makes of it."""
         batch, labels, weights = inputs
         model = nnx.merge(self.graph, parameters)
         hidden = model.hidden(batch.tokens, batch.segments, batch.positions, key)
-        loss: Float[Array, ""] = model.loss(hidden, labels, weights)
+        loss: Float[Array, ""]
+        if self.teacher is None:
+            loss = model.loss(hidden, labels, weights)
+        else:
+            teacher: Ctrl = nnx.merge(self.teacher_graph, frozen)
+            told = ops.Teacher(
+                teacher.hidden(batch.tokens, batch.segments, batch.positions),
+                teacher.embedding[...],
+                teacher.vocabulary_bias[...],
+            )
+            settings = self.recipe.distillation
+            loss = model.distilled_loss(hidden, labels, weights, told, settings.soft_weight, settings.soft_temperature)
         return loss
 
     def _accumulate(
-        self, parameters: Any, inputs: tuple[Batch, Array, Array], key: Key[Array, ""]
+        self, parameters: Any, inputs: tuple[Batch, Array, Array], key: Key[Array, ""], frozen: Any
     ) -> tuple[Float[Array, ""], Any]:
         """Loss and gradient summed over micro-batches, one in memory at a time."""
-        differentiate = jax.value_and_grad(self._loss)
+
+        def loss(parameters: Any, inputs: tuple[Batch, Array, Array], key: Key[Array, ""]) -> Float[Array, ""]:
+            return self._loss(parameters, inputs, key, frozen)
+
+        differentiate = jax.value_and_grad(loss)
         parts = self.recipe.train.accumulate
         if parts == 1:
             return differentiate(parameters, inputs, key)

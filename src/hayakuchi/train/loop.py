@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool
@@ -21,6 +20,7 @@ from hayakuchi.data.batches import BatchIterator
 from hayakuchi.models.sharding import BATCH, shardings
 from hayakuchi.train.checkpoint import Checkpoints
 from hayakuchi.train.metrics import NonFiniteLossError, Reporter
+from hayakuchi.train.precision import all_finite
 from hayakuchi.train.signals import StopSignal
 from hayakuchi.train.task import Task, TrainState
 
@@ -38,6 +38,7 @@ class Compiled:
       abstract_state: the state as ShapeDtypeStructs with shardings, to restore into.
       place: puts a process's rows of a batch on its devices.
       init: (key) -> state, sharded.
+      with_frozen: puts a state that was saved without its frozen arrays together with them.
       seconds: time spent compiling the step, in all its shapes.
     """
 
@@ -49,6 +50,7 @@ class Compiled:
     abstract_state: TrainState
     place: Callable[[Any], Any]
     init: Callable[[Any], TrainState]
+    with_frozen: Callable[[TrainState], TrainState]
     seconds: float
 
 
@@ -59,11 +61,18 @@ def compile_task(task: Task, mesh: Mesh) -> Compiled:
       ValueError: the global batch is not a multiple of the number of devices.
     """
     key = jax.random.key(0)
-    state = jax.eval_shape(task.init, key)
+    state = jax.eval_shape(task.init, key, task.frozen)
     layout = shardings(state, task.rules(), mesh)
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
     state = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, layout)
 
+    def with_frozen(state: TrainState) -> TrainState:
+        # A copy, since the state is donated and the task keeps its own.
+        return state._replace(frozen=jax.device_put(task.frozen, layout.frozen, may_alias=False))
+
+    init = jax.jit(
+        lambda key, frozen: task.init(key, frozen)._replace(frozen=None), out_shardings=layout._replace(frozen=None)
+    )
     started = time.monotonic()
     step = jax.jit(task.step, donate_argnums=0, out_shardings=(layout, whole))
     steps: dict[Any, Callable[..., Any]] = {}
@@ -77,10 +86,11 @@ def compile_task(task: Task, mesh: Mesh) -> Compiled:
         held_out=jax.jit(task.held_out_loss, out_shardings=whole),
         show=jax.jit(task.show, out_shardings=whole),
         unit=task.unit,
-        finite=jax.jit(_all_finite, out_shardings=whole),
+        finite=jax.jit(all_finite, out_shardings=whole),
         abstract_state=state,
         place=lambda local: jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows, x), local),
-        init=jax.jit(task.init, out_shardings=layout),
+        init=lambda key: with_frozen(init(key, task.frozen)),
+        with_frozen=with_frozen,
         seconds=seconds,
     )
 
@@ -126,7 +136,7 @@ def run(
                     # The loss of this step is that of the state before it.
                     if not programs.finite(state):
                         raise NonFiniteLossError(done, "the state has a number that is not finite")
-                    checkpoints.save(done, state, key, position, recipe)
+                    checkpoints.save(done, state._replace(frozen=None), key, position, recipe)
                     # Who asks to stop gives little time, too little perhaps to compile what computes the loss.
                     if not stopped:
                         loss = _held_out_loss(programs, state.parameters, held_out)
@@ -141,11 +151,6 @@ def run(
 
 def _shapes(batch: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
-
-
-def _all_finite(state: TrainState) -> Bool[Array, ""]:
-    leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from hayakuchi import config, progress
 from hayakuchi.config import TrainConfig
-from hayakuchi.config.recipe import Recipe, read_recipe
+from hayakuchi.config.recipe import RECIPE_FILE, Recipe, read_recipe
 from hayakuchi.data.batches import BatchIterator
 from hayakuchi.errors import UserError
 from hayakuchi.models.sharding import make_mesh
@@ -25,10 +25,8 @@ from hayakuchi.train.task import Task
 
 logger = logging.getLogger(__name__)
 
-RECIPE_FILE = "recipe.json"
-
 # Settings that may differ when a run is resumed: they change when and where things are done, not what is computed.
-_FREE = {("train", name) for name in ("mesh", "checkpoint_every", "keep_checkpoints", "log_every")} | {
+_FREE = {("train", name) for name in ("mesh", "remat", "checkpoint_every", "keep_checkpoints", "log_every")} | {
     ("data", "data_workers")
 }
 
@@ -149,13 +147,14 @@ def train(
     ):
         bar.update("compiling the step")
         programs = loop.compile_task(task, mesh)
-        restored = checkpoints.restore(programs.abstract_state)
+        restored = checkpoints.restore(programs.abstract_state._replace(frozen=None))
         if restored is None:
             key = jax.random.key(settings.seed)
             init_key, key = jax.random.split(key)
             state, position = programs.init(init_key), 0
         else:
             state, saved = restored
+            state = programs.with_frozen(state)
             key, position = jax.random.wrap_key_data(jnp.asarray(saved["key"], jnp.uint32)), saved["position"]
         first = int(state.step)
         bar.advance(first)

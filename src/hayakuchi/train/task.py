@@ -14,11 +14,15 @@ class TrainState(NamedTuple):
       step: number of optimiser steps done.
       parameters: nested dict of float32 arrays.
       optimizer: optimiser state.
+      scaler: state of the dynamic loss scale; None where the precision needs none.
+      frozen: arrays that steps read and never change, such as a teacher's parameters. Not in checkpoints.
     """
 
     step: Int[Array, ""]
     parameters: Any
     optimizer: Any
+    scaler: Any = None
+    frozen: Any = None
 
 
 class Task(Protocol):
@@ -28,12 +32,14 @@ class Task(Protocol):
 
     Attributes:
       unit: what the work of a step is counted in, "tokens" or "frames"; the name of a metric.
+      frozen: what `TrainState.frozen` is to be, given to `init`; None where there is nothing of that kind.
     """
 
     unit: str
+    frozen: Any
 
-    def init(self, key: Key[Array, ""]) -> TrainState:
-        """Parameters and optimiser state of step 0."""
+    def init(self, key: Key[Array, ""], frozen: Any = None) -> TrainState:
+        """The state of step 0."""
         ...
 
     def step(self, state: TrainState, batch: Any, key: Key[Array, ""]) -> tuple[TrainState, Metrics]:
@@ -53,6 +59,10 @@ class Task(Protocol):
 
     def batch_specs(self) -> list[Any]:
         """The batches that come, one a shape, as ShapeDtypeStructs of their global shapes."""
+        ...
+
+    def example_batch(self, spec: Any, seed: int = 0) -> Any:
+        """A full batch of random content for one of `batch_specs`, as NumPy arrays: work to time and to weigh."""
         ...
 
     def rules(self) -> Any:

@@ -13,6 +13,7 @@ from hayakuchi.data.shards import DatasetInfo, open_split
 from hayakuchi.errors import UserError
 from hayakuchi.train import session
 from hayakuchi.train.ctrl_task import CtrlTask
+from hayakuchi.train.teacher import adopt_teacher, check_teacher
 
 DATA_FILES = ("dataset.json", "tokenizer.model")
 HELD_OUT_BATCHES = 16  # enough for a curve; `evaluate` measures the whole split
@@ -46,5 +47,9 @@ def train_ctrl(recipe: CtrlRecipe, run: Path, data: Path) -> dict[str, Any]:
     held_out = list(
         itertools.islice(HeldoutBatches(open_split(data, "heldout"), length, batch, **processes), HELD_OUT_BATCHES)
     )
+    source = recipe.distillation.teacher
+    if source:
+        check_teacher(Path(source), data)
     session.open_run(run, recipe, files)
-    return session.train(CtrlTask(recipe), recipe, run, batches.iterate, held_out)
+    teacher = adopt_teacher(run, Path(source)) if source else None
+    return session.train(CtrlTask(recipe, teacher), recipe, run, batches.iterate, held_out)

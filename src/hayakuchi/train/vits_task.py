@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from hayakuchi.config.vits import VitsRecipe
 from hayakuchi.data.batch import SpeechBatch
@@ -21,7 +22,17 @@ from hayakuchi.models.vits.model import Vits, segments
 from hayakuchi.models.vits.spectral import linear_spectrogram, log_mel
 from hayakuchi.models.vits.subband_loss import subband_loss
 from hayakuchi.train.joined import join, part
-from hayakuchi.train.precision import compute_dtype
+from hayakuchi.train.precision import (
+    LossScale,
+    all_finite,
+    chosen,
+    compute_dtype,
+    first_scale,
+    next_scale,
+    scale_metrics,
+    told_norm,
+    unscaled,
+)
 from hayakuchi.train.task import Metrics, TrainState
 
 _SHOWN_NOISE = 0.667
@@ -66,6 +77,7 @@ class VitsTask:
     """
 
     unit = "frames"
+    frozen = None
 
     def __init__(self, recipe: VitsRecipe, buckets: Sequence[Bucket], epoch_steps: int) -> None:
         require(recipe.train.accumulate == 1, "accumulate", recipe.train.accumulate, "must be 1 for VITS")
@@ -86,14 +98,14 @@ class VitsTask:
             for name, build in (("generator", self._generator), ("discriminators", self._discriminators))
         }
 
-    def init(self, key: Key[Array, ""]) -> TrainState:
+    def init(self, key: Key[Array, ""], frozen: Any = None) -> TrainState:
         keys = jax.random.split(key)
         models = {"generator": self._generator(keys[0]), "discriminators": self._discriminators(keys[1])}
         parameters = {name: nnx.to_pure_dict(nnx.state(model, nnx.Param)) for name, model in models.items()}
         optimizer = {name: self.optimizer.init(join(values)) for name, values in parameters.items()}
         if self.recipe.optimizer.average_decay:
             parameters["average"] = parameters["generator"]
-        return TrainState(jnp.int32(0), parameters, optimizer)
+        return TrainState(jnp.int32(0), parameters, optimizer, first_scale(self.recipe.train.precision), frozen)
 
     def step(self, state: TrainState, batch: SpeechBatch, key: Key[Array, ""]) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(key, state.step)
@@ -106,17 +118,23 @@ class VitsTask:
         )
         real = self._segments(heard, start)
         parameters, optimizer = dict(state.parameters), dict(state.optimizer)
+        scale = 1.0 if state.scaler is None else state.scaler.scale
 
-        judged_loss, gradients = jax.value_and_grad(self._discriminator_loss)(
+        judged_loss, gradients = jax.value_and_grad(lambda *inputs: scale * self._discriminator_loss(*inputs))(
             parameters["discriminators"], real, outputs.audio
         )
-        discriminator_norm = self._update("discriminators", gradients, parameters, optimizer)
+        judged_loss, gradients = unscaled((judged_loss, gradients), state.scaler)
+        discriminator_norm, judged_well = self._update("discriminators", gradients, parameters, optimizer, state.scaler)
 
         (loss, losses), back = jax.value_and_grad(self._generator_loss, has_aux=True)(
-            outputs, parameters["discriminators"], batch, heard, real, start
+            outputs, parameters["discriminators"], batch, heard, real, start, scale
         )
         [gradients] = pull_back(back)
-        generator_norm = self._update("generator", gradients, parameters, optimizer)
+        loss, gradients = unscaled((loss, gradients), state.scaler)
+        generator_norm, made_well = self._update("generator", gradients, parameters, optimizer, state.scaler)
+        scaler = state.scaler
+        if scaler is not None:
+            scaler = next_scale(scaler, judged_well & made_well)
         if self.recipe.optimizer.average_decay:
             weight = 1 - self._average_decay(state.step)
             parameters["average"] = optax.incremental_update(parameters["generator"], parameters["average"], weight)
@@ -128,8 +146,9 @@ class VitsTask:
             "discriminator_gradient_norm": discriminator_norm,
             "learning_rate": jnp.asarray(self.schedule(state.step), jnp.float32),
             "frames": jnp.sum(batch.frame_lengths).astype(jnp.float32),
+            **scale_metrics(scaler, state.scaler),
         }
-        return TrainState(state.step + 1, parameters, optimizer), metrics
+        return TrainState(state.step + 1, parameters, optimizer, scaler, state.frozen), metrics
 
     def held_out_loss(self, parameters: Any, batch: SpeechBatch) -> Metrics:
         """Losses of a random segment of each clip without the discriminators, times frames."""
@@ -181,6 +200,19 @@ class VitsTask:
                 )
             )
         return shapes
+
+    def example_batch(self, spec: SpeechBatch, seed: int = 0) -> SpeechBatch:
+        random = np.random.default_rng(seed)
+        model = self.recipe.model
+        rows, symbols = spec.symbols.shape
+        frames = spec.audio.shape[1] // self.framing.hop - self.framing.margin
+        return SpeechBatch(
+            symbols=random.integers(1, model.vocabulary_size, spec.symbols.shape, np.int32),
+            symbol_lengths=np.full(rows, min(symbols, frames), np.int32),
+            audio=random.integers(-3_000, 3_000, spec.audio.shape, np.int16),
+            frame_lengths=np.full(rows, frames, np.int32),
+            speakers=random.integers(0, max(model.speakers, 1), rows, np.int32),
+        )
 
     def rules(self) -> dict[str, Rule]:
         return {}  # 80 million parameters: every device has them whole
@@ -260,6 +292,7 @@ class VitsTask:
         heard: _Heard,
         real: Float[Array, "B S"],
         start: Int[Array, " B"],
+        scale: float | Float[Array, ""] = 1.0,
     ) -> tuple[Float[Array, ""], Metrics]:
         judgements = self._merged("discriminators", discriminators)(jnp.concatenate([real, outputs.audio]))
         parts = {
@@ -267,7 +300,7 @@ class VitsTask:
             "feature_loss": feature_loss(judgements),
             "adversarial_loss": adversarial_loss(judgements),
         }
-        return jnp.sum(jnp.stack(list(parts.values()))), parts
+        return scale * jnp.sum(jnp.stack(list(parts.values()))), parts
 
     def _reconstruction_losses(
         self,
@@ -293,15 +326,27 @@ class VitsTask:
         return losses
 
     def _update(
-        self, name: str, gradients: Any, parameters: dict[str, Any], optimizer: dict[str, Any]
-    ) -> Float[Array, ""]:
-        """Updates one network in place in both dictionaries, and gives the norm of its gradient."""
+        self,
+        name: str,
+        gradients: Any,
+        parameters: dict[str, Any],
+        optimizer: dict[str, Any],
+        scaler: LossScale | None,
+    ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+        """Updates one network in place in both dictionaries, unless the loss scale was too large for its gradient.
+
+        Gives the norm of the gradient, and whether the update was made.
+        """
         before, gradients = parameters[name], join(gradients)
         together = join(before)
-        updates, optimizer[name] = self.optimizer.update(gradients, optimizer[name], together)
-        parameters[name] = part(optax.apply_updates(together, updates), before)
-        norm: Float[Array, ""] = optax.tree.norm(gradients)
-        return norm
+        updates, changed = self.optimizer.update(gradients, optimizer[name], together)
+        moved = optax.apply_updates(together, updates)
+        finite = jnp.bool_(True)
+        if scaler is not None:
+            finite = all_finite(gradients)
+            moved, changed = chosen(finite, (moved, changed), (together, optimizer[name]))
+        parameters[name], optimizer[name] = part(moved, before), changed
+        return told_norm(optax.tree.norm(gradients), scaler), finite
 
 
 def _schedule(peak: float, decay: float, warmup: int, span: int) -> optax.Schedule:
