@@ -20,9 +20,18 @@ def plain_batch(rows=2, length=12, seed=0):
     return tokens, jnp.ones_like(tokens), jnp.broadcast_to(jnp.arange(length), tokens.shape)
 
 
-@pytest.fixture(params=[False, True], ids=["list", "scan"])
+KINDS = {
+    "list": {},
+    "scan": {"scan_layers": True},
+    "shared": {"sharing": "all"},
+    "shared-scan": {"layers": 4, "sharing": "attention", "sharing_groups": 2, "scan_layers": True},
+    "factorised": {"embedding_width": 6},
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
 def model(request):
-    return Ctrl(config(scan_layers=request.param), jax.random.key(1))
+    return Ctrl(config(**request.param), jax.random.key(1))
 
 
 def input_gradient(model, segments, positions, tokens, place):
@@ -35,10 +44,10 @@ def input_gradient(model, segments, positions, tokens, place):
         # Every position gets a row of its own in a longer table, so that noise on a row reaches that position alone.
         longer = parameters | {"embedding": jnp.concatenate([table, table[tokens[0]] + noise])}
         private = table.shape[0] + jnp.arange(tokens.shape[1])[None]
-        weights = jnp.arange(1.0, 1 + model.config.width)  # the sum alone is constant after LayerNorm
+        weights = jnp.arange(1.0, 1 + table.shape[1])  # the sum alone is constant after LayerNorm
         return nnx.merge(graph, longer).hidden(private, segments, positions)[0, place] @ weights
 
-    return jax.grad(scores)(jnp.zeros((tokens.shape[1], model.config.width)))
+    return jax.grad(scores)(jnp.zeros((tokens.shape[1], table.shape[1])))
 
 
 def test_causality_by_zero_gradients(model):

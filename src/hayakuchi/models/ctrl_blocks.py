@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from hayakuchi.config import CtrlConfig, Remat, Sharing
 from hayakuchi.models import ops
 from hayakuchi.models.layers import Dense, FeedForward, LayerNorm
+from hayakuchi.models.remat import recomputed
 from hayakuchi.models.sharding import Rule
 
 # How every parameter starts and lies. All are float32; whatever is not named starts at 0 (biases) or 1 (LayerNorm
@@ -40,10 +41,6 @@ _SHARED: dict[Sharing, tuple[str, ...]] = {
     "attention": ("attention_norm", "attention"),
     "feed_forward": ("feed_forward_norm", "feed_forward"),
     "all": ("attention_norm", "attention", "feed_forward_norm", "feed_forward"),
-}
-_POLICIES: dict[Remat, Any] = {
-    "full": jax.checkpoint_policies.nothing_saveable,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
 _MASKED = float(np.finfo(np.float32).min)  # finite, so that a row without any allowed position stays finite
 
@@ -178,8 +175,7 @@ def run_blocks(
         expanded = transforming.feed_forward(transforming.feed_forward_norm(x).astype(dtype))
         return x + ops.dropout(expanded, config.dropout, feed_forward_key), cache
 
-    if remat != "none":
-        layer = jax.checkpoint(layer, policy=_POLICIES[remat])
+    layer = recomputed(layer, remat)
 
     if not config.scan_layers:
         updated = []

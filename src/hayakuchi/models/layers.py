@@ -9,6 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from hayakuchi.models import ops
+from hayakuchi.models.remat import product
 from hayakuchi.models.sharding import Rule
 
 
@@ -20,7 +21,7 @@ class Dense(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((outputs,), jnp.float32))
 
     def __call__(self, x: Float[Array, "N I"]) -> Float[Array, "N O"]:
-        return ops.dense(x, self.kernel[...], self.bias[...])
+        return product(ops.dense(x, self.kernel[...], self.bias[...]))
 
 
 class LayerNorm(nnx.Module):

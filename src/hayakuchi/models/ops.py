@@ -206,20 +206,29 @@ def _loss_with_gradients(
     """
     table = embedding.astype(x.dtype)
 
-    def piece(sums: tuple[Array, Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array, Array], Array]:
+    def piece(x_nd: Array, others_n: Any) -> tuple[Array, Array, Array]:
+        loss, grad_scores = chunk_loss(logits(x_nd, table, bias), *others_n)
+        grad_scores = grad_scores.astype(x.dtype)
+        return loss, grad_scores, matmul(grad_scores, table).astype(x.dtype)
+
+    def add(sums: tuple[Array, Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array, Array], Array]:
         loss, grad_transposed, grad_bias = sums
         x_nd, *others_n = inputs
-        chunk, grad_scores = chunk_loss(logits(x_nd, table, bias), *others_n)
-        grad_scores = grad_scores.astype(x.dtype)
-        grad_x = matmul(grad_scores, table).astype(x.dtype)
+        chunk, grad_scores, grad_x = piece(x_nd, others_n)
         sums = (loss + chunk, grad_transposed + _outer(x_nd, grad_scores), grad_bias + column_sums(grad_scores))
         return sums, grad_x
 
+    if chunks == 1:
+        # Without a sum over chunks XLA:CPU would fold the transposition below into the product, and a bf16 product of
+        # that form compiles there and then cannot run.
+        x_nd, *others_n = (part.reshape(-1, *part.shape[2:]) for part in (x, *others))
+        loss, grad_scores, grad_x = piece(x_nd, others_n)
+        return loss, (grad_x.reshape(x.shape), _outer(grad_scores, x_nd), column_sums(grad_scores))
     # The table's gradient is summed as [D, V]: [N, D].T @ [N, V] turns the small operand round, not the large one.
     transposed = jnp.zeros(embedding.shape[::-1], jnp.float32)
     zeros = (jnp.zeros((), jnp.float32), transposed, jnp.zeros(bias.shape, jnp.float32))
     inputs = tuple(_split_positions(part, chunks) for part in (x, *others))
-    (loss, transposed, grad_bias), grad_x = lax.scan(piece, zeros, inputs)
+    (loss, transposed, grad_bias), grad_x = lax.scan(add, zeros, inputs)
     return loss, (_join_positions(grad_x, x.shape[0]), transposed.T, grad_bias)
 
 

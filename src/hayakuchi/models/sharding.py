@@ -4,6 +4,7 @@ A mesh has two axes: `data` splits the batch, `fsdp` splits the batch too, and w
 optimiser state.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,19 @@ class Rule:
     spec: P
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How parameters lie that start otherwise than by a rule.
+
+    Attributes:
+      spec: mesh axis of the last array axes; those before are whole.
+      least: arrays of fewer elements stay whole: a message for each would cost more than its memory.
+    """
+
+    spec: P
+    least: int
+
+
 def make_mesh(description: str = "", devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Builds the mesh "data=N,fsdp=M" of `devices`, all there are by default.
 
@@ -57,7 +71,7 @@ def make_mesh(description: str = "", devices: Sequence[jax.Device] | None = None
     return Mesh(np.asarray(devices).reshape(sizes["data"], sizes["fsdp"]), ("data", "fsdp"))
 
 
-def spec_of(path: str, shape: tuple[int, ...], rules: Mapping[str, Rule], mesh: Mesh) -> P:
+def spec_of(path: str, shape: tuple[int, ...], rules: Mapping[str, Rule | Layout], mesh: Mesh) -> P:
     """The partition of the array at `path` ("blocks.0.query.kernel"): that of the longest rule that ends it.
 
     Without a rule the array is replicated. An axis that the mesh does not divide evenly stays whole.
@@ -65,12 +79,15 @@ def spec_of(path: str, shape: tuple[int, ...], rules: Mapping[str, Rule], mesh: 
     name = max((rule for rule in rules if f".{path}".endswith(f".{rule}")), key=len, default=None)
     if name is None:
         return P()
-    spec = tuple(rules[name].spec)
+    rule = rules[name]
+    if isinstance(rule, Layout) and math.prod(shape) < rule.least:
+        return P()
+    spec = tuple(rule.spec)
     spec = (None,) * (len(shape) - len(spec)) + spec
     return P(*(axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(spec, shape, strict=True)))
 
 
-def shardings(tree: Any, rules: Mapping[str, Rule], mesh: Mesh) -> Any:
+def shardings(tree: Any, rules: Mapping[str, Rule | Layout], mesh: Mesh) -> Any:
     """NamedShardings in the structure of `tree` (parameters, or an optimiser state that repeats their paths)."""
 
     def one(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
@@ -79,3 +96,14 @@ def shardings(tree: Any, rules: Mapping[str, Rule], mesh: Mesh) -> Any:
         )
 
     return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def whole(tree: Any) -> Any:
+    """Parameters gathered on every device for use, under `jax.set_mesh`; without a mesh, or an axis to gather, as is.
+
+    Left to itself XLA would now and then split a layer's activations by channels, as its kernel is, and not by rows.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape["fsdp"] == 1:
+        return tree
+    return jax.lax.with_sharding_constraint(tree, P())

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-_LARGE = 1 << 18
+LARGE = 1 << 18
 """Arrays of this many elements stay by themselves: copying them would cost more than it saves."""
 
 
@@ -21,7 +21,7 @@ def join(tree: Any) -> dict[str, Any]:
     """{"small": one vector of all small arrays, "large": the other arrays by name}."""
     small, large = [], {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if leaf.size < _LARGE:
+        if leaf.size < LARGE:
             small.append(leaf.reshape(-1))
         else:
             large[jax.tree_util.keystr(path, simple=True, separator=".")] = leaf
@@ -30,11 +30,11 @@ def join(tree: Any) -> dict[str, Any]:
 
 def part(joined: dict[str, Any], like: Any) -> Any:
     """The inverse of `join`, in the structure and shapes of `like`."""
-    shapes = [leaf.shape for leaf in jax.tree.leaves(like) if leaf.size < _LARGE]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(like) if leaf.size < LARGE]
     pieces = iter(lax.split(joined["small"], [math.prod(shape) for shape in shapes]) if shapes else ())
 
     def one(path: Any, leaf: Array) -> Array:
-        if leaf.size < _LARGE:
+        if leaf.size < LARGE:
             return next(pieces).reshape(leaf.shape)
         large: Array = joined["large"][jax.tree_util.keystr(path, simple=True, separator=".")]
         return large

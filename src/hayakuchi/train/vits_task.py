@@ -8,20 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from hayakuchi.config.vits import VitsRecipe
 from hayakuchi.data.batch import SpeechBatch
 from hayakuchi.data.speech_batches import Bucket, Framing
 from hayakuchi.errors import require
-from hayakuchi.models.sharding import Rule
+from hayakuchi.models.sharding import Layout, whole
 from hayakuchi.models.vits.discriminators import Discriminators
 from hayakuchi.models.vits.layers import length_mask, masked
 from hayakuchi.models.vits.losses import adversarial_loss, discriminator_loss, feature_loss, kl_loss, mel_loss
 from hayakuchi.models.vits.model import Vits, segments
 from hayakuchi.models.vits.spectral import linear_spectrogram, log_mel
 from hayakuchi.models.vits.subband_loss import subband_loss
-from hayakuchi.train.joined import join, part
+from hayakuchi.train.joined import LARGE, join, part
 from hayakuchi.train.precision import (
     LossScale,
     all_finite,
@@ -113,7 +114,7 @@ class VitsTask:
         # The generator runs once: its output trains the discriminators, then the generator by what they have learnt.
         outputs, pull_back, start = jax.vjp(
             lambda parameters: self._outputs(parameters, batch, heard.spectrogram, key),
-            state.parameters["generator"],
+            whole(state.parameters["generator"]),
             has_aux=True,
         )
         real = self._segments(heard, start)
@@ -121,13 +122,13 @@ class VitsTask:
         scale = 1.0 if state.scaler is None else state.scaler.scale
 
         judged_loss, gradients = jax.value_and_grad(lambda *inputs: scale * self._discriminator_loss(*inputs))(
-            parameters["discriminators"], real, outputs.audio
+            whole(parameters["discriminators"]), real, outputs.audio
         )
         judged_loss, gradients = unscaled((judged_loss, gradients), state.scaler)
         discriminator_norm, judged_well = self._update("discriminators", gradients, parameters, optimizer, state.scaler)
 
         (loss, losses), back = jax.value_and_grad(self._generator_loss, has_aux=True)(
-            outputs, parameters["discriminators"], batch, heard, real, start, scale
+            outputs, whole(parameters["discriminators"]), batch, heard, real, start, scale
         )
         [gradients] = pull_back(back)
         loss, gradients = unscaled((loss, gradients), state.scaler)
@@ -214,8 +215,10 @@ class VitsTask:
             speakers=random.integers(0, max(model.speakers, 1), rows, np.int32),
         )
 
-    def rules(self) -> dict[str, Rule]:
-        return {}  # 80 million parameters: every device has them whole
+    def rules(self) -> dict[str, Layout]:
+        # By output channels, so that a kernel's weight norm and update need no message.
+        split = Layout(P("fsdp"), LARGE)
+        return {"direction": split, "kernel": split}
 
     def _generator(self, key: Key[Array, ""]) -> Vits:
         return Vits(self.recipe.model, key, self._dtype)
