@@ -13,12 +13,12 @@ from flax import traverse_util
 from jax.experimental import multihost_utils
 
 from hayakuchi import config
-from hayakuchi.config import CtrlConfig
+from hayakuchi.config import CtrlConfig, CtrlRecipe
 from hayakuchi.config.recipe import RECIPE_FILE
 from hayakuchi.data.shards import DatasetInfo
 from hayakuchi.errors import UserError
 from hayakuchi.train.checkpoint import Checkpoints
-from hayakuchi.train.restore import restore_ctrl
+from hayakuchi.train.restore import recipe_file, restore_ctrl
 
 _FOLDER = "teacher"
 
@@ -35,12 +35,17 @@ class Teacher(NamedTuple):
     parameters: Any
 
 
-def check_teacher(source: Path, data: Path) -> None:
-    """Whether the run `source` reads and writes what the data set does.
+def check_teacher(run: Path, source: Path, data: Path) -> None:
+    """Whether the run `source` can teach one on this data set. A run that has its copy already needs no `source`.
 
     Raises:
-      UserError: another tokenizer, or other control codes.
+      UserError: no trained CTRL run, or one of another tokenizer or other control codes.
     """
+    if _adopted(run):
+        return
+    config.read_json(CtrlRecipe, recipe_file(source))
+    if not (source / "checkpoints").is_dir():
+        raise UserError(f"--teacher {source}: has no checkpoint yet; train it first")
     try:
         same = (source / "tokenizer.model").read_bytes() == (data / "tokenizer.model").read_bytes()
     except OSError as error:
@@ -62,8 +67,7 @@ def adopt_teacher(run: Path, source: Path) -> Teacher:
       UserError: `source` is no trained CTRL run, or the copy cannot be written.
     """
     folder = run / _FOLDER
-    here = (folder / RECIPE_FILE).is_file()
-    if not here:
+    if not _adopted(run):
         recipe, parameters, step = restore_ctrl(source)
         if jax.process_index() == 0:
             shutil.rmtree(folder, ignore_errors=True)  # a copy that was cut short
@@ -78,6 +82,10 @@ def adopt_teacher(run: Path, source: Path) -> Teacher:
         multihost_utils.sync_global_devices("the teacher is copied")
     recipe, parameters, _ = restore_ctrl(folder)
     return Teacher(recipe.model, parameters)
+
+
+def _adopted(run: Path) -> bool:
+    return (run / _FOLDER / RECIPE_FILE).is_file()
 
 
 def started(student: Any, config: CtrlConfig, teacher: Any, teacher_config: CtrlConfig) -> Any:
