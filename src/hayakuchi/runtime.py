@@ -42,8 +42,8 @@ def keep_freed_memory() -> bool:
 
     XLA:CPU allocates the temporaries of a program anew for every call. glibc gives such large blocks back to the system
     at once, which then has to clear each page again: a fifth of the time of a training step (bench/LEDGER.md). The
-    process stays as large as it was at its largest, and may grow to twice what it needs: so only where memory is plenty.
-    Whoever has set GLIBC_TUNABLES or MALLOC_* knows better.
+    process stays as large as it was at its largest, and may grow to twice what it needs: so only where memory is
+    plenty. Whoever has set GLIBC_TUNABLES or MALLOC_* knows better.
 
     Returns:
       Whether it was done: there is nothing to do outside Linux with glibc.
@@ -53,7 +53,8 @@ def keep_freed_memory() -> bool:
     if platform.libc_ver()[0] != "glibc" or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < _PLENTY_BYTES:
         return False
     library = ctypes.CDLL(None)
-    return all([library.mallopt(option, value) for option, value in _MALLOC_OPTIONS])
+    set_options = [library.mallopt(option, value) for option, value in _MALLOC_OPTIONS]
+    return all(set_options)
 
 
 def set_up_logging() -> None:

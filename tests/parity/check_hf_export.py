@@ -18,7 +18,11 @@ LENGTH = 48
 PROMPTS = {"昔々、": "story", "　こんにちは。\n": "letter", "𠮟る  <eos>": "story", "": "letter"}
 
 
-def write(folder: Path) -> None:
+# Shared layers are repeated there, a factorised embedding becomes two tables.
+KINDS = {"plain": {}, "lighter": {"layers": 4, "sharing": "all", "sharing_groups": 2, "embedding_width": 12}}
+
+
+def write(folder: Path, kind: str = "plain") -> None:
     """Exports a small model with random weights to `folder/model` and what ours makes of it to `folder/ours.npz`."""
     import jax
     import jax.numpy as jnp
@@ -39,7 +43,9 @@ def write(folder: Path) -> None:
     texts = [path.read_text(encoding="utf-8") for path in sorted(corpus.glob("*.txt"))]
     train_tokenizer(texts, texts[:1], folder / "tokenizer.model", vocabulary_size=2_500)
     tokenizer = Tokenizer.load(folder / "tokenizer.model")
-    sizes = CtrlConfig(tokenizer.vocabulary_size, LENGTH, layers=3, width=32, heads=4, feed_forward=48)
+    sizes = CtrlConfig(
+        tokenizer.vocabulary_size, LENGTH, **{"layers": 3, "width": 32, "heads": 4, "feed_forward": 48, **KINDS[kind]}
+    )
     graph, parameters = nnx.split(Ctrl(sizes, jax.random.key(0)), nnx.Param)
     # Initial weights are so small, and biases 0, that mistakes would hide.
     leaves, structure = jax.tree.flatten(parameters)
@@ -101,5 +107,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["write", "check"])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--kind", choices=list(KINDS), default="plain", help="the model to write")
     arguments = parser.parse_args()
-    {"write": write, "check": check}[arguments.what](arguments.folder)
+    if arguments.what == "write":
+        write(arguments.folder, arguments.kind)
+    else:
+        check(arguments.folder)

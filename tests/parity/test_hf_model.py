@@ -7,7 +7,11 @@ pytest.importorskip("torch", reason="PyTorch is of the extra `parity`")
 from parity import check_hf_export, check_hf_voice
 
 
-@pytest.mark.parametrize("model", [check_hf_export, check_hf_voice], ids=["text", "voice"])
-def test_exported_model_in_transformers(tmp_path, model):
-    model.write(tmp_path)
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [(check_hf_export, {"kind": kind}) for kind in check_hf_export.KINDS] + [(check_hf_voice, {})],
+    ids=[*check_hf_export.KINDS, "voice"],
+)
+def test_exported_model_in_transformers(tmp_path, model, options):
+    model.write(tmp_path, **options)
     model.check(tmp_path)

@@ -269,3 +269,33 @@ def test_a_missing_library_is_named(run, tmp_path, monkeypatch, library):
     with pytest.raises(MissingExtraError, match=r"hayakuchi\[hf\]"):
         export_hf(run, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize(
+    "kind",
+    [{"sharing": "all", "sharing_groups": 2}, {"embedding_width": 6}, {"sharing": "attention", "embedding_width": 6}],
+)
+def test_lighter_networks_become_plain_ones_of_the_same_logits(kind, scan):
+    sizes = {"vocabulary_size": 40, "length": 10, "layers": 4, "width": 16, "heads": 2, "feed_forward": 24}
+    light, plain = CtrlConfig(**sizes, **kind, scan_layers=scan), CtrlConfig(**sizes)
+    graph, parameters = nnx.split(Ctrl(light, jax.random.key(0)), nnx.Param)
+    leaves, structure = jax.tree.flatten(parameters)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    leaves = [leaf + 0.3 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    parameters = jax.tree.unflatten(structure, leaves)
+    model = nnx.merge(graph, parameters)
+    tensors = to_hf(nnx.to_pure_dict(parameters), light)
+    assert (
+        ("lm_head.weight" in tensors)
+        == ("embedding_width" in kind)
+        == (not hf.model_config(light)["tie_word_embeddings"])
+    )
+    tokens = jax.random.randint(jax.random.key(2), (2, 10), 0, 40)
+    batch = tokens, tokens * 0 + 1, tokens * 0 + np.arange(10)
+    graph, _ = nnx.split(Ctrl(plain, jax.random.key(0)), nnx.Param)
+    read = jax.tree.map(jax.numpy.asarray, from_hf(tensors, plain))
+    hidden = np.asarray(nnx.merge(graph, read).hidden(*batch))
+    output = tensors.get("lm_head.weight", tensors["transformer.w.weight"])
+    expected = np.asarray(model.logits(model.hidden(*batch)))
+    np.testing.assert_allclose(hidden @ output.T + tensors["lm_head.bias"], expected, atol=1e-4 * abs(expected).max())

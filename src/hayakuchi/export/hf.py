@@ -60,7 +60,7 @@ def model_config(config: CtrlConfig) -> dict[str, Any]:
         "embd_pdrop": config.dropout,
         "resid_pdrop": config.dropout,
         "layer_norm_epsilon": LAYER_NORM_EPSILON,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": config.embedding_width == 0,
         "use_cache": True,
         **_IDS,
     }

@@ -1,5 +1,6 @@
 """Weights of CTRL under the names and in the layout of `transformers`' CTRLLMHeadModel, both ways."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import numpy as np
 from flax import traverse_util
 
 from hayakuchi.config import CtrlConfig
+from hayakuchi.models.ctrl_blocks import unshared
 
 
 class WeightName(NamedTuple):
@@ -35,7 +37,7 @@ _BLOCK_NORMS = (("attention_norm", "layernorm1"), ("feed_forward_norm", "layerno
 
 
 def name_map(config: CtrlConfig) -> list[WeightName]:
-    """Every tensor of the model. The output's weight is not listed: both sides tie it to the embedding."""
+    """Every tensor of a plain model. The output's weight is not listed: both sides tie it to the embedding."""
     names = [
         WeightName(("embedding",), "transformer.w.weight", False),
         WeightName(("vocabulary_bias",), "lm_head.bias", False),
@@ -54,12 +56,22 @@ def name_map(config: CtrlConfig) -> list[WeightName]:
 def to_hf(parameters: Mapping[str, Any], config: CtrlConfig) -> dict[str, np.ndarray]:
     """The tensors of a CTRLLMHeadModel.
 
+    It knows neither shared layers, which are repeated, nor a factorised embedding, whose products become an embedding
+    and an output of their own ("lm_head.weight", else tied to the embedding).
+
     Args:
       parameters: float32 parameters as `nnx.to_pure_dict(nnx.state(model))` gives them, blocks scanned or not.
       config: sizes of the model.
     """
-    flat = traverse_util.flatten_dict(parameters)
+    parameters = unshared(dict(parameters), config)
     tensors = {}
+    if config.embedding_width:
+        table, widen, narrow = (parameters[name] for name in ("embedding", "widen", "narrow"))
+        tensors["lm_head.weight"] = np.asarray(table @ narrow["kernel"].T)
+        # The model multiplies the embedding by the root of the width before it is widened and the bias added.
+        parameters["embedding"] = table @ widen["kernel"] + widen["bias"] / math.sqrt(config.width)
+        parameters["vocabulary_bias"] = parameters["vocabulary_bias"] + table @ narrow["bias"]
+    flat = traverse_util.flatten_dict(parameters)
     for path, name, transpose in name_map(config):
         if config.scan_layers and path[0] == "blocks":
             _, index, *rest = path
@@ -71,7 +83,10 @@ def to_hf(parameters: Mapping[str, Any], config: CtrlConfig) -> dict[str, np.nda
 
 
 def from_hf(tensors: Mapping[str, np.ndarray], config: CtrlConfig) -> dict[str, Any]:
-    """Inverse of `to_hf`: parameters for `nnx.replace_by_pure_dict`, stacked where `config` scans the blocks."""
+    """Inverse of `to_hf` for a model that shares and factorises nothing.
+
+    Gives parameters for `nnx.replace_by_pure_dict`, stacked where `config` scans the blocks.
+    """
     flat: dict[tuple[str | int, ...], Any] = {}
     for path, name, transpose in name_map(config):
         array = tensors[name].T if transpose else tensors[name]
