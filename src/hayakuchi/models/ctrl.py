@@ -127,7 +127,7 @@ class Ctrl(nnx.Module):
 
     def empty_cache(self, batch: int, length: int) -> Cache:
         """A cache for `length` positions of `batch` rows, in `dtype`."""
-        shape = (batch, length, self.config.heads, self.config.width // self.config.heads)
+        shape = (batch, self.config.heads, length, self.config.width // self.config.heads)
         zeros = jnp.zeros(shape, self.dtype)
         if self.config.scan_layers:
             stacked = jnp.zeros((self.config.layers, *shape), self.dtype)
@@ -141,7 +141,7 @@ class Ctrl(nnx.Module):
         `filled` then set to its true length.
         """
         batch, new = tokens.shape
-        room = jax.tree.leaves(cache.layers)[0].shape[-3]
+        room = jax.tree.leaves(cache.layers)[0].shape[-2]
         places = cache.filled + jnp.arange(new)
         mask = jnp.arange(room)[None, :] <= places[:, None]
         mask = jnp.broadcast_to(mask, (batch, new, room))

@@ -46,7 +46,11 @@ _MASKED = float(np.finfo(np.float32).min)  # finite, so that a row without any a
 
 
 class LayerCache(NamedTuple):
-    """Keys and values of the positions seen so far: [B, L, H, K] each, or [layers, B, L, H, K] of scanned blocks."""
+    """Keys and values of the positions seen so far: [B, H, L, K] each, or [layers, B, H, L, K] of scanned blocks.
+
+    With the heads in front of the positions a decoding step reads them as they lie; the other way round XLA:CPU would
+    turn the whole cache round for every token (half the time of a step of eight samples).
+    """
 
     keys: Array
     values: Array
@@ -88,15 +92,17 @@ class Attention(nnx.Module):
         query = self.query(x).reshape(shape)
         key = self.key(x).reshape(shape)
         value = self.value(x).reshape(shape)
+        places = "bshk"
         if cache is not None:
-            start = (0, filled, 0, 0)
-            key = lax.dynamic_update_slice(cache.keys, key.astype(cache.keys.dtype), start)
-            value = lax.dynamic_update_slice(cache.values, value.astype(cache.values.dtype), start)
+            places, start = "bhsk", (0, 0, filled, 0)
+            new_keys, new_values = (x.swapaxes(1, 2).astype(cache.keys.dtype) for x in (key, value))
+            key = lax.dynamic_update_slice(cache.keys, new_keys, start)
+            value = lax.dynamic_update_slice(cache.values, new_values, start)
             cache = LayerCache(key, value)
-        scores = jnp.einsum("bthk,bshk->bhts", query, key, preferred_element_type=jnp.float32)
+        scores = jnp.einsum(f"bthk,{places}->bhts", query, key, preferred_element_type=jnp.float32)
         scores = jnp.where(mask[:, None], scores / math.sqrt(shape[-1]), _MASKED)
         weights = jax.nn.softmax(scores, axis=-1).astype(x.dtype)
-        mixed = jnp.einsum("bhts,bshk->bthk", weights, value, preferred_element_type=jnp.float32)
+        mixed = jnp.einsum(f"bhts,{places}->bthk", weights, value, preferred_element_type=jnp.float32)
         return self.output(mixed.astype(x.dtype).reshape(batch * new, width)), cache
 
 
