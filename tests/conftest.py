@@ -35,4 +35,4 @@ sys.path.insert(0, str(Path(__file__).parent))
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Compiled programs are shared by the tests of a session, and by no one else."""
     os.environ["HAYAKUCHI_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    set_up_jax(keep_memory=False)  # the many programs of a test session would add up
+    set_up_jax()

@@ -1,7 +1,16 @@
-"""`python -m hayakuchi`."""
+"""The command `hayakuchi`, and `python -m hayakuchi`. Light, since it may begin the process anew."""
 
 import sys
 
-from hayakuchi.cli import main
+from hayakuchi.runtime import restart_with_huge_pages
 
-sys.exit(main())
+
+def main() -> int:
+    restart_with_huge_pages(sys.argv[1] if len(sys.argv) > 1 else "")
+    from hayakuchi import cli
+
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,17 +1,14 @@
 """Settings of JAX and of logging that every verb shares; called before the first computation."""
 
-import ctypes
 import logging
 import os
-import platform
 import sys
 import warnings
 from pathlib import Path
 
-# M_MMAP_MAX, M_TRIM_THRESHOLD and M_ARENA_MAX of malloc.h: no block is a mapping of its own, nothing is given back,
-# all threads share the one heap that can grow.
-_MALLOC_OPTIONS = ((-4, 0), (-1, -1), (-8, 1))
-_PLENTY_BYTES = 12 << 30
+_COMPUTING = ("attribute", "bench", "convert", "demo", "evaluate", "generate", "speak", "train")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_FIRST_WITH_HUGE_PAGES = [2, 35]
 _SHORTEST_CACHED_COMPILE_SECONDS = 0.2
 
 
@@ -22,14 +19,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hayakuchi"
 
 
-def set_up_jax(*, keep_memory: bool = True) -> None:
-    """Keeps compiled programs on disk, so that a second start compiles nothing that took a noticeable time.
-
-    Args:
-      keep_memory: see `keep_freed_memory`.
-    """
-    if keep_memory:
-        keep_freed_memory()
+def set_up_jax() -> None:
+    """Keeps compiled programs on disk, so that a second start compiles nothing that took a noticeable time."""
     import jax
 
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
@@ -37,24 +28,25 @@ def set_up_jax(*, keep_memory: bool = True) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
-def keep_freed_memory() -> bool:
-    """Makes the C library keep what is freed for the next allocation; to be called before JAX starts its threads.
+def restart_with_huge_pages(verb: str) -> None:
+    """Begins the process anew with a C library that asks for huge pages, where that helps; else returns.
 
-    XLA:CPU allocates the temporaries of a program anew for every call. glibc gives such large blocks back to the system
-    at once, which then has to clear each page again: a fifth of the time of a training step (bench/LEDGER.md). The
-    process stays as large as it was at its largest, and may grow to twice what it needs: so only where memory is
-    plenty. Whoever has set GLIBC_TUNABLES or MALLOC_* knows better.
-
-    Returns:
-      Whether it was done: there is nothing to do outside Linux with glibc.
+    XLA:CPU allocates the temporaries of a program anew for every call, and glibc gives such large blocks back to the
+    system at once, which then has to clear each page of 4 KiB again: a tenth to a fifth of a training step
+    (bench/LEDGER.md). Pages of 2 MiB are cleared faster, and the memory a process takes stays the same. glibc reads the
+    setting at the start of a process only; whoever has set GLIBC_TUNABLES knows better.
     """
-    if any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ):
-        return False
-    if platform.libc_ver()[0] != "glibc" or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < _PLENTY_BYTES:
-        return False
-    library = ctypes.CDLL(None)
-    set_options = [library.mallopt(option, value) for option, value in _MALLOC_OPTIONS]
-    return all(set_options)
+    if verb not in _COMPUTING or sys.platform != "linux" or "GLIBC_TUNABLES" in os.environ:
+        return
+    try:
+        library, _, release = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        offered = "[madvise]" in _HUGE_PAGES.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return
+    if library != "glibc" or [int(part) for part in release.split(".")[:2]] < _FIRST_WITH_HUGE_PAGES or not offered:
+        return
+    environment = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - this very command
 
 
 def set_up_logging() -> None:

@@ -1,9 +1,10 @@
 """Settings that every verb shares."""
 
 import os
-import platform
 import subprocess
 import sys
+
+from hayakuchi import runtime
 
 
 def test_what_libraries_log_of_a_failed_save_is_not_shown():
@@ -17,26 +18,39 @@ def test_what_libraries_log_of_a_failed_save_is_not_shown():
     assert said.stderr == "hayakuchi: ours\n"
 
 
-def test_freed_memory_is_kept_unless_the_user_has_settings_of_their_own():
-    """Pages of a block that is freed and taken again need not be cleared again."""
-    program = (
-        "import resource, sys; from hayakuchi.runtime import keep_freed_memory; done = keep_freed_memory();"
-        "take = lambda: len(bytearray(64 << 20));"
-        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt;"
-        "take(); before = faults(); take(); print(done, faults() - before)"
-    )
+def test_a_verb_that_computes_starts_with_huge_pages(monkeypatch, tmp_path):
+    """Once, with the same words; not where the user has a setting, the system offers none or the C library is old."""
+    started = []
+    monkeypatch.setattr(os, "execve", lambda *call: started.append(call))
+    monkeypatch.setattr(sys, "orig_argv", ["python", "hayakuchi", "train", "ctrl-nano", "--batch=8"])
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(runtime, "_HUGE_PAGES", tmp_path / "enabled")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setenv("OTHER", "stays")
 
-    def run(**settings):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-        command = [sys.executable, "-c", program]
-        said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment | settings)
-        done, faults = said.stdout.split()
-        return done == "True", int(faults)
+    def starts(verb="train", pages="always [madvise] never", library="glibc 2.36"):
+        started.clear()
+        (tmp_path / "enabled").write_text(pages, encoding="ascii")
+        monkeypatch.setattr(os, "confstr", lambda _: library)
+        runtime.restart_with_huge_pages(verb)
+        return bool(started)
 
-    done, faults = run(MALLOC_TRIM_THRESHOLD_="131072")
-    assert not done
-    assert faults > 10_000
-    if platform.libc_ver()[0] == "glibc":
-        done, faults = run()
-        assert done
-        assert faults < 100
+    assert starts()
+    program, words, environment = started[0]
+    assert [program, *words] == [sys.executable, sys.executable, *sys.orig_argv[1:]]
+    assert environment["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    assert environment["OTHER"] == "stays"
+    assert not starts(verb="prepare")
+    assert not starts(verb="")
+    assert not starts(pages="[always] madvise never")
+    assert not starts(pages="always madvise [never]")
+    assert not starts(library="glibc 2.31")
+    assert not starts(library="musl 1.2")
+    assert starts(library="glibc 3.0")
+    monkeypatch.setenv("GLIBC_TUNABLES", environment["GLIBC_TUNABLES"])
+    assert not starts(), "the process that was begun anew must not begin another"
+    monkeypatch.delenv("GLIBC_TUNABLES")
+    (tmp_path / "enabled").unlink()
+    started.clear()
+    runtime.restart_with_huge_pages("train")
+    assert not started
