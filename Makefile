@@ -3,8 +3,9 @@ PYTHON ?= python3
 UV := .tools/uv/bin/uv
 BIN := .venv/bin
 READY := .venv/.ready
+PEERS := .peers/.ready
 
-.PHONY: demo test check format lock bench clean
+.PHONY: demo test check format lock peers bench clean
 
 demo: $(READY)
 	$(BIN)/hayakuchi demo --out demo
@@ -28,9 +29,13 @@ lock: $(UV)
 	$(UV) pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --quiet --upgrade -o requirements.lock
 
-# Writes JSON to bench/results; figures go to bench/LEDGER.md by hand, with commit and machine.
-bench: $(READY)
-	for case in bench/cases/*.py; do $(BIN)/python $$case || exit 1; done
+# What ours is held against, PyTorch among it, in an environment of its own.
+peers: $(PEERS)
+
+# Ours and theirs in turns, the better part of an hour: JSON in bench/results, the ratios in bench/LEDGER.md. On a
+# machine that does something else it measures that.
+bench: $(READY) $(PEERS)
+	$(BIN)/python bench/suite.py
 
 $(UV):
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Hayakuchi needs Python 3.11 or later: make PYTHON=python3.12")'
@@ -44,5 +49,12 @@ $(READY): $(UV) requirements.lock pyproject.toml
 	$(UV) pip install --quiet --no-deps --python $(BIN)/python --editable .
 	touch $@
 
+# uv looks for wheels where pip is told to: a CPU build of torch may lie there, where the index has one of several GB.
+$(PEERS): $(UV) bench/peers/requirements.txt
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) .peers
+	$(UV) pip install --quiet --python .peers/bin/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) \
+	  -r bench/peers/requirements.txt
+	touch $@
+
 clean:
-	rm -rf .venv .tools demo .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .peers .tools demo .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

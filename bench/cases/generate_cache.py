@@ -8,12 +8,10 @@ cost of a token does not depend on how full the window of fixed shape is, so tha
 
 import argparse
 import json
-import os
-import platform
-import statistics
+import sys
 import time
 from functools import partial
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,26 +23,13 @@ from jax import lax
 from hayakuchi.config import CtrlConfig
 from hayakuchi.infer.decoding import STEPS_PER_DISPATCH, decoded_blocks
 from hayakuchi.infer.sampling import History, Knobs, Rules, SamplingConfig, next_tokens
-from hayakuchi.models.ctrl import Ctrl
 
-PAD_ID, UNK_ID, EOS_ID, FIRST_CODE_ID, NEWLINE_ID = 0, 1, 2, 3, 67
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from bench import turns
+from bench.random_text_run import FIRST_CODE_ID, NEWLINE_ID, PAD_ID, UNK_ID, make_run
+
 RULES = Rules("shift_invariant", 0, (NEWLINE_ID,), (PAD_ID, UNK_ID, *range(FIRST_CODE_ID, NEWLINE_ID)))
 UNCACHED_TOKENS = 4 * STEPS_PER_DISPATCH
-
-
-def make_run() -> SimpleNamespace:
-    """The parts of a `TextRun` that decoding looks at."""
-    model = Ctrl(CtrlConfig(), jax.random.key(0))
-    # So that no sample ends early.
-    model.vocabulary_bias[...] = model.vocabulary_bias[...].at[EOS_ID].set(-1e9)
-    tokenizer = SimpleNamespace(
-        pad_id=PAD_ID,
-        unk_id=UNK_ID,
-        eos_id=EOS_ID,
-        code_id=lambda slot: FIRST_CODE_ID + slot,
-        encode=lambda text: np.array([NEWLINE_ID] * len(text)),
-    )
-    return SimpleNamespace(model=model, tokenizer=tokenizer)
 
 
 @partial(jax.jit, static_argnames="graph")
@@ -88,17 +73,12 @@ def time_uncached(run: Any, samples: int) -> float:
     return UNCACHED_TOKENS / (time.perf_counter() - start)
 
 
-def summary(values: list[float]) -> dict[str, float]:
-    rounded = {"median": statistics.median(values), "least": min(values), "most": max(values)}
-    return {name: round(value, 2) for name, value in rounded.items()}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=1, help="samples in one batch")
     parser.add_argument("--rounds", type=int, default=7, help="measurements of each side")
     arguments = parser.parse_args()
-    run = make_run()
+    run = make_run(CtrlConfig())
     sides = {"cached": time_cached, "uncached": time_uncached}
     for measure in sides.values():
         measure(run, arguments.samples)
@@ -111,12 +91,10 @@ def main() -> None:
         "case": "generate_cache",
         "samples": arguments.samples,
         "rounds": arguments.rounds,
-        "tokens_per_second_per_sample": {name: summary(values) for name, values in speeds.items()},
-        "ratio": summary(ratios),
-        "device": jax.devices()[0].device_kind,
-        "processors": os.cpu_count(),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
+        "tokens_per_second_per_sample": {name: turns.summary(values, 2) for name, values in speeds.items()},
+        "ratios": {"tokens/s, with the cache / without": turns.summary(ratios, 2)},
+        **turns.jax_versions(),
+        "machine": turns.machine(),
     }
     print(json.dumps(result, indent=2))
 

@@ -540,6 +540,52 @@ def export(
     _finish(json, result, f"{out}: {result['parameters']:,} parameters; load it with {loader}")
 
 
+def bench(
+    recipe: Positional[Annotated[str, arg(metavar="RECIPE")]],
+    /,
+    *,
+    compare: UseAppendAction[tuple[tuple[str, ...], ...]] = (),
+    rounds: int = 4,
+    seconds: float = 2.0,
+    data: Path | None = None,
+    largest_batch: bool = False,
+    memory_limit: str = "",
+    out: Path | None = None,
+    json: Json = None,
+) -> None:
+    """Times a recipe's training step over a grid of settings: speed, memory, share of what the device can do.
+
+    Example: hayakuchi bench ctrl-small --compare precision=float32,bfloat16 batch=8,16,32 sharing=none,all
+
+    Args:
+      recipe: name of a recipe, or a .json file.
+      compare: FIELD=V1,V2 of any field of the recipe; every combination is a variant. One value sets the field. In a
+        mesh or a list a plus stands for the comma: mesh=data=2,data=1+fsdp=2.
+      rounds: turns that each variant has.
+      seconds: length of a turn.
+      data: data set directory to draw batches from, as training does; by default random content.
+      largest_batch: look for the largest batch that has room, for each variant.
+      memory_limit: room on each device, such as 15GiB; by default what it has.
+      out: folder for bench.json and a picture.
+      json: write the result as JSON to this file; - for standard output.
+    """
+    found = find_recipe(recipe)
+    set_up_jax()
+    from hayakuchi.bench.report import table, write_report
+    from hayakuchi.bench.run import BenchOptions, run_bench
+    from hayakuchi.evaluate.report_folder import make_report_folder
+
+    options = BenchOptions(rounds, seconds, data, largest_batch, memory_limit)
+    if out is not None:
+        make_report_folder(out)
+    result = run_bench(found, [word for words in compare for word in words], options)
+    try:
+        _finish(json, result, table(result))
+    finally:
+        if out is not None:
+            write_report(result, out)
+
+
 VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "prepare text": prepare_text,
@@ -551,8 +597,9 @@ VERBS: dict[str, Callable[..., None]] = {
     "convert": convert,
     "evaluate": evaluate,
     "export": export,
+    "bench": bench,
 }
-PLANNED = ("plan", "bench", "inspect", "import", "serve", "launch")
+PLANNED = ("plan", "inspect", "import", "serve", "launch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,7 +35,9 @@ def loss_and_gradient(settings, parameters, remat="none", key=None):
 
     def loss(parameters):
         model = nnx.merge(graph, parameters)
-        return model.loss(model.hidden(tokens, segments, positions, key), jnp.roll(tokens, -1, 1), jnp.ones(tokens.shape))
+        return model.loss(
+            model.hidden(tokens, segments, positions, key), jnp.roll(tokens, -1, 1), jnp.ones(tokens.shape)
+        )
 
     return jax.value_and_grad(loss)(parameters)
 

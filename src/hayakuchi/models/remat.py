@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
@@ -18,8 +19,11 @@ ResultT = TypeVar("ResultT")
 _PRODUCT = "product"
 _POLICIES: dict[Remat, Any] = {
     "full": jax.checkpoint_policies.nothing_saveable,
-    # By name, since the policies of JAX do not see the products inside our own gradient rules.
-    "dots": jax.checkpoint_policies.save_only_these_names(_PRODUCT),
+    # Products by name, since the policies of JAX do not see those inside our own gradient rules.
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.save_only_these_names(_PRODUCT),
+        lambda primitive, *_, **__: primitive is lax.conv_general_dilated_p,
+    ),
 }
 
 
@@ -32,6 +36,6 @@ def recomputed(function: Callable[P, ResultT], remat: Remat) -> Callable[P, Resu
 
 
 def product(x: Array) -> Array:
-    """x, marked as the result of a matrix product or a convolution, which "dots" keeps."""
+    """x, marked as the result of a matrix product, which "dots" keeps; it knows convolutions by themselves."""
     marked: Array = checkpoint_name(x, _PRODUCT)
     return marked

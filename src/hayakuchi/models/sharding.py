@@ -99,11 +99,45 @@ def shardings(tree: Any, rules: Mapping[str, Rule | Layout], mesh: Mesh) -> Any:
 
 
 def whole(tree: Any) -> Any:
-    """Parameters gathered on every device for use, under `jax.set_mesh`; without a mesh, or an axis to gather, as is.
+    """Parameters gathered on every device for use, or gradients summed over all, under `jax.set_mesh`.
 
     Left to itself XLA would now and then split a layer's activations by channels, as its kernel is, and not by rows.
+    Without a mesh, or with no axis that parameters are split over, the tree itself.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape["fsdp"] == 1:
         return tree
     return jax.lax.with_sharding_constraint(tree, P())
+
+
+def by_rows(function: Callable[..., Any], x: Any) -> Any:
+    """function(x) of an array whose rows do not depend on each other, each device for its own rows.
+
+    For what XLA would gather the rows of: it splits no Fourier transform over devices.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if _one_device(mesh, x):
+        return function(x)
+    return jax.shard_map(function, in_specs=BATCH, out_specs=BATCH)(x)
+
+
+def mean_by_rows(function: Callable[..., Any], parameters: Any, *rows: Any) -> Any:
+    """function(parameters, *rows), scalars that are means over the rows, each device for its own rows.
+
+    Nothing but the means and, in the backward pass, the parameters' gradients then goes from device to device.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if _one_device(mesh, *rows):
+        return function(parameters, *rows)
+    axes = mesh.axis_names
+
+    def local(parameters: Any, *rows: Any) -> Any:
+        # The sum over devices of the gradient stands here, once, and not at each use of a parameter.
+        return jax.lax.pmean(function(jax.lax.pcast(parameters, axes, to="varying"), *rows), axes)
+
+    return jax.shard_map(local, in_specs=(P(), *(BATCH for _ in rows)), out_specs=P())(parameters, *rows)
+
+
+def _one_device(mesh: Any, *rows: Any) -> bool:
+    """Whether there is nothing to divide: no mesh in context, one of one device, or rows that it does not divide."""
+    return mesh.empty or mesh.size == 1 or any(len(x) % mesh.size for x in rows)

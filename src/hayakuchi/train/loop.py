@@ -39,6 +39,7 @@ class Compiled:
       place: puts a process's rows of a batch on its devices.
       init: (key) -> state, sharded.
       with_frozen: puts a state that was saved without its frozen arrays together with them.
+      executables: the compiled steps, one a shape of batch, for what the compiler says of them.
       seconds: time spent compiling the step, in all its shapes.
     """
 
@@ -51,6 +52,7 @@ class Compiled:
     place: Callable[[Any], Any]
     init: Callable[[Any], TrainState]
     with_frozen: Callable[[TrainState], TrainState]
+    executables: list[Any]
     seconds: float
 
 
@@ -70,29 +72,42 @@ def compile_task(task: Task, mesh: Mesh) -> Compiled:
         # A copy, since the state is donated and the task keeps its own.
         return state._replace(frozen=jax.device_put(task.frozen, layout.frozen, may_alias=False))
 
-    init = jax.jit(
-        lambda key, frozen: task.init(key, frozen)._replace(frozen=None), out_shardings=layout._replace(frozen=None)
-    )
+    def init(key: Any, frozen: Any) -> TrainState:
+        return task.init(key, frozen)._replace(frozen=None)
+
+    compiled_init = jax.jit(init, out_shardings=layout._replace(frozen=None))
     started = time.monotonic()
     step = jax.jit(task.step, donate_argnums=0, out_shardings=(layout, whole))
     steps: dict[Any, Callable[..., Any]] = {}
     for spec in task.batch_specs():
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), spec)
-        steps[_shapes(batch)] = step.lower(state, batch, key).compile()
+        with jax.set_mesh(mesh):  # for what says itself what each device does (models/sharding.py)
+            steps[_shapes(batch)] = step.lower(state, batch, key).compile()
     first = next(iter(steps.values()))  # says what is wrong with another shape
     seconds = time.monotonic() - started
     return Compiled(
         step=lambda state, batch, key: steps.get(_shapes(batch), first)(state, batch, key),
-        held_out=jax.jit(task.held_out_loss, out_shardings=whole),
-        show=jax.jit(task.show, out_shardings=whole),
+        held_out=_under(mesh, jax.jit(task.held_out_loss, out_shardings=whole)),
+        show=_under(mesh, jax.jit(task.show, out_shardings=whole)),
         unit=task.unit,
         finite=jax.jit(all_finite, out_shardings=whole),
         abstract_state=state,
         place=lambda local: jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows, x), local),
-        init=lambda key: with_frozen(init(key, task.frozen)),
+        init=lambda key: with_frozen(compiled_init(key, task.frozen)),
         with_frozen=with_frozen,
+        executables=list(steps.values()),
         seconds=seconds,
     )
+
+
+def _under(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called with the mesh in context."""
+
+    def call(*arguments: Any) -> Any:
+        with jax.set_mesh(mesh):
+            return function(*arguments)
+
+    return call
 
 
 def run(

@@ -15,7 +15,7 @@ from hayakuchi.config.vits import VitsRecipe
 from hayakuchi.data.batch import SpeechBatch
 from hayakuchi.data.speech_batches import Bucket, Framing
 from hayakuchi.errors import require
-from hayakuchi.models.sharding import Layout, whole
+from hayakuchi.models.sharding import Layout, mean_by_rows, whole
 from hayakuchi.models.vits.discriminators import Discriminators
 from hayakuchi.models.vits.layers import length_mask, masked
 from hayakuchi.models.vits.losses import adversarial_loss, discriminator_loss, feature_loss, kl_loss, mel_loss
@@ -122,13 +122,13 @@ class VitsTask:
         scale = 1.0 if state.scaler is None else state.scaler.scale
 
         judged_loss, gradients = jax.value_and_grad(lambda *inputs: scale * self._discriminator_loss(*inputs))(
-            whole(parameters["discriminators"]), real, outputs.audio
+            parameters["discriminators"], real, outputs.audio
         )
         judged_loss, gradients = unscaled((judged_loss, gradients), state.scaler)
         discriminator_norm, judged_well = self._update("discriminators", gradients, parameters, optimizer, state.scaler)
 
         (loss, losses), back = jax.value_and_grad(self._generator_loss, has_aux=True)(
-            outputs, whole(parameters["discriminators"]), batch, heard, real, start, scale
+            outputs, parameters["discriminators"], batch, heard, real, start, scale
         )
         [gradients] = pull_back(back)
         loss, gradients = unscaled((loss, gradients), state.scaler)
@@ -221,10 +221,10 @@ class VitsTask:
         return {"direction": split, "kernel": split}
 
     def _generator(self, key: Key[Array, ""]) -> Vits:
-        return Vits(self.recipe.model, key, self._dtype)
+        return Vits(self.recipe.model, key, self._dtype, self.recipe.train.remat)
 
     def _discriminators(self, key: Key[Array, ""]) -> Discriminators:
-        return Discriminators(key, self._dtype, self.recipe.model.discriminator_division)
+        return Discriminators(key, self._dtype, self.recipe.model.discriminator_division, self.recipe.train.remat)
 
     def _merged(self, name: str, parameters: Any) -> Any:
         return nnx.merge(self.graphs[name], parameters)
@@ -284,8 +284,11 @@ class VitsTask:
     def _discriminator_loss(
         self, parameters: Any, real: Float[Array, "B S"], fake: Float[Array, "B S"]
     ) -> Float[Array, ""]:
-        judge = self._merged("discriminators", parameters)
-        return discriminator_loss(judge(jnp.concatenate([real, fake])))
+        def loss(parameters: Any, real: Array, fake: Array) -> Array:
+            judge = self._merged("discriminators", parameters)
+            return discriminator_loss(judge(jnp.concatenate([real, fake])))
+
+        return jnp.asarray(mean_by_rows(loss, parameters, real, fake))
 
     def _generator_loss(
         self,
@@ -297,11 +300,14 @@ class VitsTask:
         start: Int[Array, " B"],
         scale: float | Float[Array, ""] = 1.0,
     ) -> tuple[Float[Array, ""], Metrics]:
-        judgements = self._merged("discriminators", discriminators)(jnp.concatenate([real, outputs.audio]))
+
+        def judged(parameters: Any, real: Array, fake: Array) -> Metrics:
+            judgements = self._merged("discriminators", parameters)(jnp.concatenate([real, fake]))
+            return {"feature_loss": feature_loss(judgements), "adversarial_loss": adversarial_loss(judgements)}
+
         parts = {
             **self._reconstruction_losses(outputs, batch, heard, start, real),
-            "feature_loss": feature_loss(judgements),
-            "adversarial_loss": adversarial_loss(judgements),
+            **mean_by_rows(judged, discriminators, real, outputs.audio),
         }
         return scale * jnp.sum(jnp.stack(list(parts.values()))), parts
 
@@ -340,7 +346,7 @@ class VitsTask:
 
         Gives the norm of the gradient, and whether the update was made.
         """
-        before, gradients = parameters[name], join(gradients)
+        before, gradients = parameters[name], join(whole(gradients))
         together = join(before)
         updates, changed = self.optimizer.update(gradients, optimizer[name], together)
         moved = optax.apply_updates(together, updates)

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
+from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.convolutions import add_bias, convolution, leaky_relu, transposed_convolution
+from hayakuchi.models.remat import recomputed
 from hayakuchi.models.vits.layers import Convolution, Pointwise, WeightNormed, masked, unstack
 from hayakuchi.models.vits.starts import Source
 
@@ -41,7 +43,7 @@ class ResBlock(nnx.Module):
 class Trunk(nnx.Module):
     """Upsampling by transposed convolutions, each followed by the mean of parallel residual blocks."""
 
-    def __init__(self, config: VitsConfig, source: Source, dtype: Any) -> None:
+    def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:
         channels = config.upsample_channels
         self.enter = Convolution(EDGE_KERNEL, config.latent_channels, channels, source)
         speaker_channels = config.condition_channels
@@ -58,6 +60,7 @@ class Trunk(nnx.Module):
         self.rates = config.upsample_rates
         self.parallel = len(config.resblock_kernels)
         self.dtype = dtype
+        self.remat: Remat = remat
 
     def features(
         self,
@@ -83,7 +86,10 @@ class Trunk(nnx.Module):
             x = add_bias(x, layer.bias[...])
             if mask is not None:
                 mask = jnp.repeat(mask, rate, axis=1)
-            blocks = list(self.blocks)[stage * self.parallel : (stage + 1) * self.parallel]
+            blocks = [
+                recomputed(block, self.remat)
+                for block in list(self.blocks)[stage * self.parallel : (stage + 1) * self.parallel]
+            ]
             total = blocks[0](x, mask)
             for block in blocks[1:]:
                 total = total + block(x, mask)
@@ -94,8 +100,8 @@ class Trunk(nnx.Module):
 class Decoder(Trunk):
     """HiFi-GAN: the trunk goes up to single samples."""
 
-    def __init__(self, config: VitsConfig, source: Source, dtype: Any) -> None:
-        super().__init__(config, source, dtype)
+    def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:
+        super().__init__(config, source, dtype, remat)
         self.leave = Convolution(EDGE_KERNEL, self.channels, 1, source, biased=False)
 
     def __call__(

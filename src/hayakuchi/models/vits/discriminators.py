@@ -1,13 +1,16 @@
 """Discriminators: one at the scale of samples and five at periods (arXiv 2010.05646, section 2.3)."""
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Key
 
+from hayakuchi.config import Remat
 from hayakuchi.models.convolutions import add_bias, convolution, grouped_convolution, leaky_relu, reflect_pad
+from hayakuchi.models.remat import recomputed
 from hayakuchi.models.vits.layers import WeightNormed, unstack
 from hayakuchi.models.vits.starts import Source
 
@@ -79,29 +82,39 @@ class PeriodDiscriminators(nnx.Module):
             WeightNormed((width, inputs, outputs), source, (len(PERIODS),)) for width, inputs, outputs, *_ in plan
         )
 
-    def __call__(self, x: Float[Array, "B S"], dtype: Any) -> list[Judgement]:
+    def __call__(self, x: Float[Array, "B S"], dtype: Any, remat: Remat) -> list[Judgement]:
         kernels = zip(*(unstack(layer.kernel()) for layer in self.layers), strict=True)
         biases = zip(*(unstack(layer.bias[...]) for layer in self.layers), strict=True)
         x = x.astype(dtype)
-        return [_judge_period(x, *one) for one in zip(PERIODS, kernels, biases, strict=True)]
+        judges = [recomputed(partial(_judge_period, period), remat) for period in PERIODS]
+        return [judge(x, *layers) for judge, *layers in zip(judges, kernels, biases, strict=True)]
 
 
 class Discriminators(nnx.Module):
-    """All six; `division` makes all channels fewer (see `VitsConfig.discriminator_division`)."""
+    """All six.
 
-    def __init__(self, key: Key[Array, ""], dtype: Any = jnp.float32, division: int = 1) -> None:
+    Args:
+      key: of the initialisation.
+      dtype: arithmetic of convolutions.
+      division: makes all channels fewer (see `VitsConfig.discriminator_division`).
+      remat: what the backward pass computes anew.
+    """
+
+    def __init__(self, key: Key[Array, ""], dtype: Any = jnp.float32, division: int = 1, remat: Remat = "none") -> None:
         source = Source(key)
         self.scale = ScaleDiscriminator(source, division)
         self.periods = PeriodDiscriminators(source, division)
         self.dtype = dtype
+        self.remat: Remat = remat
 
     def __call__(self, x: Float[Array, "B S"]) -> list[Judgement]:
         """The scale discriminator's judgement, then those of the periods in rising order."""
-        return [self.scale(x, self.dtype), *self.periods(x, self.dtype)]
+        scale = recomputed(partial(self.scale, dtype=self.dtype), self.remat)
+        return [scale(x), *self.periods(x, self.dtype, self.remat)]
 
 
 def _judge_period(
-    x: Float[Array, "B S"], period: int, kernels: tuple[Array, ...], biases: tuple[Array, ...]
+    period: int, x: Float[Array, "B S"], kernels: tuple[Array, ...], biases: tuple[Array, ...]
 ) -> Judgement:
     batch, samples = x.shape
     x = reflect_pad(x, 0, -samples % period)

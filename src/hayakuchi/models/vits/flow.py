@@ -10,6 +10,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.vits.layers import Pointwise, masked, scan_stack
 from hayakuchi.models.vits.starts import Source, stacked
@@ -19,10 +20,12 @@ from hayakuchi.models.vits.wavenet import WaveNet
 class _Coupling(nnx.Module):
     """Shifts the second half of the channels by a function of the first."""
 
-    def __init__(self, config: VitsConfig, source: Source) -> None:
+    def __init__(self, config: VitsConfig, source: Source, remat: Remat) -> None:
         half, channels = config.latent_channels // 2, config.hidden_channels
         self.enter = Pointwise(half, channels, source)
-        self.wavenet = WaveNet(channels, config.wavenet_kernel, config.flow_layers, config.condition_channels, source)
+        self.wavenet = WaveNet(
+            channels, config.wavenet_kernel, config.flow_layers, config.condition_channels, source, remat
+        )
         self.leave = Pointwise(channels, half, source, zero=True)
 
     def shift(
@@ -35,8 +38,8 @@ class _Coupling(nnx.Module):
 class Flow(nnx.Module):
     """Couplings, the channels reversed after each; one scan over the stacked couplings."""
 
-    def __init__(self, config: VitsConfig, source: Source, dtype: Any) -> None:
-        self.couplings = stacked(lambda: _Coupling(config, source), config.flow_couplings)
+    def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:
+        self.couplings = stacked(lambda: _Coupling(config, source, remat), config.flow_couplings)
         self.dtype = dtype
 
     def forward(

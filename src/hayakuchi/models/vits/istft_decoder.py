@@ -16,6 +16,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.convolutions import add_bias, convolution, transposed_convolution
 from hayakuchi.models.vits import pqmf
@@ -27,8 +28,8 @@ from hayakuchi.models.vits.starts import Source
 class IstftDecoder(Trunk):
     """The trunk of HiFi-GAN, then an inverse transform for each of N streams, then their union."""
 
-    def __init__(self, config: VitsConfig, source: Source, dtype: Any) -> None:
-        super().__init__(config, source, dtype)
+    def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:
+        super().__init__(config, source, dtype, remat)
         self.kind = config.decoder
         self.streams = config.subbands
         self.samples = config.istft_samples

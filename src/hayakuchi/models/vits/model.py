@@ -8,6 +8,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.vits.alignment import align, alignment_scores, along, expand
 from hayakuchi.models.vits.decoder import Decoder
@@ -93,20 +94,29 @@ class Speech(NamedTuple):
 
 
 class Vits(nnx.Module):
-    """The generator. Its state is float32 parameters only; `dtype` is that of convolutions and matrix products."""
+    """The generator. Its state is float32 parameters only.
 
-    def __init__(self, config: VitsConfig, key: Key[Array, ""], dtype: Any = jnp.float32) -> None:
+    Args:
+      config: sizes.
+      key: of the initialisation.
+      dtype: arithmetic of convolutions and matrix products.
+      remat: what the backward pass computes anew.
+    """
+
+    def __init__(
+        self, config: VitsConfig, key: Key[Array, ""], dtype: Any = jnp.float32, remat: Remat = "none"
+    ) -> None:
         source = Source(key)
         self.config = config
-        self.text_encoder = TextEncoder(config, source, dtype)
-        self.posterior_encoder = PosteriorEncoder(config, source, dtype)
-        self.flow = Flow(config, source, dtype)
+        self.text_encoder = TextEncoder(config, source, dtype, remat)
+        self.posterior_encoder = PosteriorEncoder(config, source, dtype, remat)
+        self.flow = Flow(config, source, dtype, remat)
         self.durations: Any = (
             StochasticDurations(config, source)
             if config.stochastic_durations
             else DeterministicDurations(config, source)
         )
-        self.decoder: Any = make_decoder(config, source, dtype)
+        self.decoder: Any = make_decoder(config, source, dtype, remat)
         self.speakers = (
             nnx.Param(source.normal((config.speakers, config.speaker_channels), 1.0)) if config.speakers else None
         )
@@ -261,9 +271,9 @@ class Vits(nnx.Module):
         return self.speakers[...][speaker]
 
 
-def make_decoder(config: VitsConfig, source: Source, dtype: Any) -> Decoder | IstftDecoder:
+def make_decoder(config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> Decoder | IstftDecoder:
     """The decoder that `config.decoder` names."""
-    return (Decoder if config.decoder == "hifigan" else IstftDecoder)(config, source, dtype)
+    return (Decoder if config.decoder == "hifigan" else IstftDecoder)(config, source, dtype, remat)
 
 
 def segments(x: Float[Array, "B T *C"], start: Int[Array, " B"], length: int) -> Float[Array, "B {length} *C"]:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
+from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.vits.layers import Pointwise, masked
 from hayakuchi.models.vits.starts import Source
@@ -23,11 +24,11 @@ class Posterior(NamedTuple):
 class PosteriorEncoder(nnx.Module):
     """Spectrogram to the mean and log-scale of z, and a sample."""
 
-    def __init__(self, config: VitsConfig, source: Source, dtype: Any) -> None:
+    def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:
         channels = config.hidden_channels
         self.enter = Pointwise(config.audio.bins, channels, source)
         self.wavenet = WaveNet(
-            channels, config.wavenet_kernel, config.posterior_layers, config.condition_channels, source
+            channels, config.wavenet_kernel, config.posterior_layers, config.condition_channels, source, remat
         )
         self.projection = Pointwise(channels, 2 * config.latent_channels, source)
         self.dtype = dtype

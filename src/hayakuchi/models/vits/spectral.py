@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from hayakuchi.config.vits import AudioConfig
 from hayakuchi.models.convolutions import reflect_pad, windows
+from hayakuchi.models.sharding import by_rows
 
 _LEAST_POWER = 1e-6
 _LEAST_MEL = 1e-5
@@ -21,7 +22,7 @@ def linear_spectrogram(audio: Float[Array, "B S"], config: AudioConfig) -> Float
     """
     edge = (config.fft_samples - config.hop_samples) // 2
     frames = windows(reflect_pad(audio.astype(jnp.float32), edge, edge), config.fft_samples, config.hop_samples)
-    spectrum = jnp.fft.rfft(frames * _hann(config.fft_samples, config.window_samples))
+    spectrum = by_rows(jnp.fft.rfft, frames * _hann(config.fft_samples, config.window_samples))
     return jnp.sqrt(jnp.square(spectrum.real) + jnp.square(spectrum.imag) + _LEAST_POWER)
 
 

@@ -9,8 +9,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models import ops
+from hayakuchi.models.remat import product, recomputed
 from hayakuchi.models.vits.layers import ChannelNorm, Convolution, Pointwise, masked, scan_stack
 from hayakuchi.models.vits.starts import Source, stacked
 
@@ -38,9 +40,9 @@ class RelativeAttention(nnx.Module):
     ) -> Float[Array, "B L C"]:
         batch, length, channels = x.shape
         shape = (batch, length, self.heads, channels // self.heads)
-        query = self.query(x).reshape(shape) * (1 / math.sqrt(shape[-1]))
-        keys = self.key(x).reshape(shape)
-        values = self.value(x).reshape(shape)
+        query = product(self.query(x)).reshape(shape) * (1 / math.sqrt(shape[-1]))
+        keys = product(self.key(x)).reshape(shape)
+        values = product(self.value(x)).reshape(shape)
         # The products with the few offsets are float32: they are small, and XLA:CPU lacks one of them in bf16.
         offsets = jnp.einsum("blhk,rk->bhlr", query.astype(jnp.float32), self.relative_keys[...])
         scores = jnp.einsum("blhk,bmhk->bhlm", query, keys, preferred_element_type=jnp.float32)
@@ -100,13 +102,14 @@ class _Layer(nnx.Module):
 class TextEncoder(nnx.Module):
     """Symbols to hidden states and to the mean and log-scale of the prior."""
 
-    def __init__(self, config: VitsConfig, source: Source, dtype: Any) -> None:
+    def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:
         channels = config.hidden_channels
         self.embedding = nnx.Param(source.normal((config.vocabulary_size, channels), 1 / math.sqrt(channels)))
         self.layers = stacked(lambda: _Layer(config, source), config.text_layers)
         self.projection = Pointwise(channels, 2 * config.latent_channels, source)
         self.count = config.text_layers
         self.dtype = dtype
+        self.remat: Remat = remat
 
     def __call__(
         self, text: Int[Array, "B L"], mask: Bool[Array, "B L"], key: Key[Array, ""] | None = None
@@ -115,7 +118,11 @@ class TextEncoder(nnx.Module):
         table = self.embedding[...]
         x = masked(table[text] * math.sqrt(table.shape[1]), mask)
         keys = None if key is None else jax.random.split(key, self.count)
-        x = scan_stack(self.layers, lambda layer, x, key: (layer(x, mask, key, self.dtype), None), x, keys)
+
+        def body(layer: _Layer, x: Array, key: Any) -> tuple[Array, None]:
+            return layer(x, mask, key, self.dtype), None
+
+        x = scan_stack(self.layers, recomputed(body, self.remat), x, keys)
         x = masked(x, mask)
         mean, log_scale = jnp.split(masked(self.projection(x), mask), 2, axis=-1)
         return x, mean, log_scale

@@ -6,8 +6,10 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from hayakuchi.config import Remat
 from hayakuchi.models import ops
 from hayakuchi.models.convolutions import add_bias, convolution_in_scan
+from hayakuchi.models.remat import product, recomputed
 from hayakuchi.models.vits.layers import WeightNormed, masked
 from hayakuchi.models.vits.starts import Source
 
@@ -15,13 +17,22 @@ from hayakuchi.models.vits.starts import Source
 class WaveNet(nnx.Module):
     """Gated convolutions of dilation 1 with residual and skip connections, as one scan over the layers."""
 
-    def __init__(self, channels: int, kernel_width: int, layers: int, speaker_channels: int, source: Source) -> None:
+    def __init__(
+        self,
+        channels: int,
+        kernel_width: int,
+        layers: int,
+        speaker_channels: int,
+        source: Source,
+        remat: Remat = "none",
+    ) -> None:
         self.inner = WeightNormed((kernel_width, channels, 2 * channels), source, (layers,))
         # Every layer but the last gives a residual and a skip half; the last gives a skip only.
         self.outer = WeightNormed((channels, 2 * channels), source, (layers - 1,))
         self.last = WeightNormed((channels, channels), source)
         self.condition = WeightNormed((speaker_channels, layers * 2 * channels), source) if speaker_channels else None
         self.layers = layers
+        self.remat: Remat = remat
 
     def __call__(
         self, x: Float[Array, "B T C"], mask: Bool[Array, "B T"], speaker: Float[Array, "B G"] | None
@@ -50,10 +61,10 @@ class WaveNet(nnx.Module):
             gates = add_bias(convolution_in_scan(x.astype(dtype), kernel), bias) + shift.astype(dtype)
             filtered, gate = jnp.split(gates, 2, axis=-1)
             gated = jnp.tanh(filtered) * jax.nn.sigmoid(gate)
-            out = ops.dense(gated.reshape(-1, channels), out_kernel, out_bias).reshape(batch, length, -1)
+            out = product(ops.dense(gated.reshape(-1, channels), out_kernel, out_bias)).reshape(batch, length, -1)
             residual, skip = jnp.split(out.astype(jnp.float32), 2, axis=-1)
             return (masked(x + residual, mask), skips + skip), None
 
         streams = (x.astype(jnp.float32), jnp.zeros(x.shape, jnp.float32))
-        (_, skips), _ = lax.scan(layer, streams, weights)
+        (_, skips), _ = lax.scan(recomputed(layer, self.remat), streams, weights)
         return masked(skips, mask)
