@@ -5,7 +5,6 @@ import time
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from tests.helpers import count_equations
 
 from hayakuchi.config.vits import VitsRecipe
@@ -65,14 +64,6 @@ def filled(program: Program, recipe: VitsRecipe, batch: SpeechBatch) -> Program:
 
 def full_batch(recipe: VitsRecipe, bucket: Bucket, seed: int = 0) -> SpeechBatch:
     """Random symbols and noise; every clip fills its row, so that no work is padding."""
-    random = np.random.default_rng(seed)
-    rows, model = recipe.train.batch, recipe.model
-    edge = (model.audio.fft_samples - model.audio.hop_samples) // 2
-    samples = (bucket.frames - (-edge // model.audio.hop_samples)) * model.audio.hop_samples
-    return SpeechBatch(
-        symbols=random.integers(1, model.vocabulary_size, (rows, bucket.symbols), np.int32),
-        symbol_lengths=np.full(rows, bucket.symbols, np.int32),
-        audio=(3_000 * random.standard_normal((rows, samples))).astype(np.int16),
-        frame_lengths=np.full(rows, bucket.frames, np.int32),
-        speakers=random.integers(0, max(model.speakers, 1), rows, np.int32),
-    )
+    task = VitsTask(recipe, [bucket], epoch_steps=1)
+    [spec] = task.batch_specs()
+    return task.example_batch(spec, seed)

@@ -199,17 +199,8 @@ def run(folder, name, task, batch, devices, mesh, means):
     from hayakuchi.train.checkpoint import Checkpoints, flatten
     from hayakuchi.train.loop import compile_task
 
-    compiled = []
-    compile_lowered = jax.stages.Lowered.compile
-
-    def keep(lowered):
-        compiled.append(compile_lowered(lowered))
-        return compiled[-1]
-
-    jax.stages.Lowered.compile = keep
     programs = compile_task(task, make_mesh(mesh, devices))
-    jax.stages.Lowered.compile = compile_lowered
-    [program] = compiled
+    [program] = programs.executables
 
     key = jax.random.key(1)
     state = first = programs.init(jax.random.key(0))

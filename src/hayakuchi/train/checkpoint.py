@@ -156,7 +156,8 @@ class Checkpoints:
         )
         items = ocp.args.Composite(state=arguments, run=ocp.args.JsonRestore())
         restored = self._manager.restore(step, args=items)
-        leaves = [restored["state"][name] for name in arrays]
+        # Copied, one after the other: what Orbax restores lies partly in memory of its own, which a step could not take.
+        leaves = [restored["state"].pop(name).copy() for name in arrays]
         return jax.tree.unflatten(jax.tree.structure(target), leaves), restored["run"]
 
     def _check_shapes(self, step: int, arrays: dict[str, Any]) -> None:

@@ -233,7 +233,7 @@ class VitsTask:
         return epoch_steps if self.recipe.optimizer.decay_every == "epoch" else 1
 
     def _spoken_with(self, parameters: Any) -> Any:
-        return parameters.get("average", parameters["generator"])
+        return whole(parameters.get("average", parameters["generator"]))
 
     def _average_decay(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """Lower in the first steps, which would else stay in the average for thousands."""
