@@ -156,7 +156,7 @@ class Checkpoints:
         )
         items = ocp.args.Composite(state=arguments, run=ocp.args.JsonRestore())
         restored = self._manager.restore(step, args=items)
-        # Copied, one after the other: what Orbax restores lies partly in memory of its own, which a step could not take.
+        # Copied: what Orbax restores lies partly in memory of its own, which a step could not take.
         leaves = [restored["state"].pop(name).copy() for name in arrays]
         return jax.tree.unflatten(jax.tree.structure(target), leaves), restored["run"]
 
