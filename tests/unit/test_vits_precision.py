@@ -18,7 +18,6 @@ from hayakuchi.train.vits_task import VitsTask
 from vits_models import small_config
 
 BETA1 = 0.8
-STEPS = 300
 
 
 class Run(NamedTuple):
@@ -110,26 +109,6 @@ def test_an_overflow_leaves_out_the_update_of_the_network_it_is_in_and_the_scale
     assert norms[0] == (0, 0)
     assert min(norms[-1]) > 0
     assert 1 < state.scaler.scale < 2.0**15
-
-
-def test_training_in_bfloat16_follows_the_float32_curve():
-    """Over 300 steps the mel loss, as a mean of 30 steps, stays within 2%.
-
-    The KL loss falls to 0, where a share of it says nothing: it stays within 2% of its first value.
-    The discriminators' game with the generator has no curve to follow.
-    """
-    curves = {}
-    for precision in ("float32", "bfloat16"):
-        run = run_of(precision)
-        state, losses = run.state, []
-        for number in range(STEPS):
-            state, metrics = run.step(state, speech_batch(number % 50), jax.random.key(1))
-            losses.append([float(metrics[name]) for name in ("mel_loss", "kl_loss")])
-        curves[precision] = np.array(losses).reshape(-1, 30, 2).mean(1)
-    exact, rough = curves["float32"], curves["bfloat16"]
-    assert (exact[-1] < 0.7 * exact[0]).all(), "something must be learnt"
-    np.testing.assert_allclose(rough[:, 0], exact[:, 0], rtol=0.02)
-    np.testing.assert_allclose(rough[:, 1], exact[:, 1], atol=0.02 * exact[0, 1])
 
 
 @pytest.mark.parametrize("remat", ["full", "dots"])
