@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from bench import turns
+from bench import ctrl_sizes, turns
 
 GROUPS = {"alone": 1, "apart": 2, "together": 2}
 TINY = {"layers": 1, "width": 32, "heads": 2, "feed_forward": 64, "vocabulary": 200, "batch": 2, "length": 16}
@@ -32,7 +32,7 @@ def serve(arguments: argparse.Namespace) -> None:
     # Before JAX counts the cores.
     os.sched_setaffinity(0, {arguments.core})
     facts = turns.jax_versions()
-    from hayakuchi.config import CtrlConfig, CtrlRecipe, TrainConfig
+    from hayakuchi.config import CtrlRecipe, TrainConfig
     from hayakuchi.models.sharding import make_mesh
     from hayakuchi.train.ctrl_task import CtrlTask
     from hayakuchi.train.loop import compile_task
@@ -44,14 +44,7 @@ def serve(arguments: argparse.Namespace) -> None:
     processes, index = jax.process_count(), jax.process_index()
     assert processes == (2 if arguments.side == "together" else 1)
     recipe = CtrlRecipe(
-        model=CtrlConfig(
-            vocabulary_size=arguments.vocabulary,
-            length=arguments.length,
-            layers=arguments.layers,
-            width=arguments.width,
-            heads=arguments.heads,
-            feed_forward=arguments.feed_forward,
-        ),
+        model=ctrl_sizes.model_config(arguments),
         train=TrainConfig(batch=processes * arguments.batch, precision=arguments.precision),
     )
     task = CtrlTask(recipe)
@@ -110,9 +103,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3, help="steps of a turn")
-    sizes = {"layers": 6, "width": 384, "heads": 6, "feed-forward": 1_536, "vocabulary": 32_000, "length": 256}
-    for name, default in sizes.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    sizes = {"layers": 6, "width": 384, "heads": 6, "feed_forward": 1_536, "vocabulary": 32_000, "length": 256}
+    ctrl_sizes.add_options(parser, **sizes)
     parser.add_argument("--batch", type=int, default=4, help="windows of each process")
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--malloc", default="shipped", choices=turns.MALLOC)
@@ -139,7 +131,7 @@ def main() -> None:
         side.end()
     for side in (side for sides in groups.values() for side in sides):
         side.close()
-    told = (*(name.replace("-", "_") for name in sizes), "batch", "precision", "malloc", "steps", "tiny")
+    told = (*sizes, "batch", "precision", "malloc", "steps", "tiny")
     facts: dict[str, Any] = groups["together"][0].facts
     result = {
         "case": "weak_scaling",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from bench import turns
+from bench import ctrl_sizes, turns
 
 # Of the two, our side's name and the precision it is held against.
 OURS = {"ours_float32": "float32", "ours_bfloat16": "bfloat16"}
@@ -43,22 +43,14 @@ def ours(arguments: argparse.Namespace, precision: str) -> tuple[turns.Work, dic
     import jax
     import numpy as np
 
-    from hayakuchi.config import CtrlConfig, CtrlRecipe, OptimizerConfig, TrainConfig
+    from hayakuchi.config import CtrlRecipe, OptimizerConfig, TrainConfig
     from hayakuchi.export.hf_weights import to_hf
     from hayakuchi.models.sharding import make_mesh
     from hayakuchi.train.ctrl_task import CtrlTask
     from hayakuchi.train.loop import compile_task
 
     recipe = CtrlRecipe(
-        model=CtrlConfig(
-            vocabulary_size=arguments.vocabulary,
-            length=arguments.length,
-            layers=arguments.layers,
-            width=arguments.width,
-            heads=arguments.heads,
-            feed_forward=arguments.feed_forward,
-            dropout=arguments.dropout,
-        ),
+        model=ctrl_sizes.model_config(arguments, dropout=arguments.dropout),
         optimizer=OptimizerConfig(
             learning_rate=LEARNING_RATE,
             schedule="constant",
@@ -158,10 +150,8 @@ def check_equal_work(sides: dict[str, turns.Side], *, dropout: bool) -> None:
 
 def main() -> None:
     parser = turns.parser(__doc__, rounds=7)
-    for name, default in (("layers", 6), ("width", 512), ("heads", 8), ("feed-forward", 2_048), ("vocabulary", 32_000)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    ctrl_sizes.add_options(parser, layers=6, width=512, heads=8, feed_forward=2_048, vocabulary=32_000, length=256)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--dropout", type=float, default=0.0, help="on both sides; above 0 losses are not compared")
     parser.add_argument("--only", nargs="+", choices=[*OURS, *THEIRS], default=[*OURS, *THEIRS], help="sides")
     parser.add_argument("--weights", type=Path, help=argparse.SUPPRESS)

@@ -20,18 +20,15 @@ from hayakuchi.models.sharding import make_mesh, spec_of
 from hayakuchi.recipes import RECIPES, find_recipe
 from hayakuchi.train.checkpoint import flatten
 from hayakuchi.train.ctrl_task import CtrlTask
-from hayakuchi.train.vits_task import VitsTask
+from hayakuchi.train.tasks import make_task
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "recipes"
-
-
-def task_of(recipe: Recipe) -> CtrlTask | VitsTask:
-    return CtrlTask(recipe) if isinstance(recipe, CtrlRecipe) else VitsTask(recipe, [Bucket(64, 128)], 1)
+BUCKET = Bucket(symbols=64, frames=128)
 
 
 def describe(recipe: Recipe) -> str:
     """Configuration, number of parameters, and each parameter's path, shape, initialiser and partition."""
-    task = task_of(recipe)
+    task = make_task(recipe, BUCKET)
     parameters = flatten(jax.eval_shape(task.init, jax.random.key(0)).parameters)
     mesh = make_mesh("fsdp=2")
     rules = task.rules()
@@ -57,7 +54,7 @@ def test_recipe_is_as_reviewed(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_whole_step_of_every_recipe_traces(name):
-    task = task_of(RECIPES[name])
+    task = make_task(RECIPES[name], BUCKET)
     state = jax.eval_shape(task.init, jax.random.key(0))
     after, metrics = jax.eval_shape(task.step, state, task.batch_specs()[0], jax.random.key(0))
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)

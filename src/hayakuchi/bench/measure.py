@@ -17,9 +17,9 @@ from hayakuchi.bench.work import Work
 from hayakuchi.config import TrainConfig
 from hayakuchi.config.recipe import Recipe
 from hayakuchi.errors import UserError
-from hayakuchi.models.sharding import make_mesh
 from hayakuchi.plan.flops import Flops, count_flops
 from hayakuchi.train import loop
+from hayakuchi.train.session import fitting_mesh
 
 _ROUND_BATCHES = 1_000
 _CACHE_SWITCH = "jax_enable_compilation_cache"
@@ -80,7 +80,7 @@ def compile_variant(recipe: Recipe, work: Work) -> Program:
     programs, devices = compile_step(recipe, work)
     state = programs.abstract_state
     key = jax.random.key(0)
-    counts = {_shapes(spec): _flops(work, state, spec, key) for spec in work.task.batch_specs()}
+    counts = {loop.shapes_of(spec): _flops(work, state, spec, key) for spec in work.task.batch_specs()}
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
     memory = memory_of(programs.executables)
     return Program(recipe, work, programs, devices, memory, counts, parameters)
@@ -89,12 +89,7 @@ def compile_variant(recipe: Recipe, work: Work) -> Program:
 def compile_step(recipe: Recipe, work: Work) -> tuple[loop.Compiled, int]:
     """The programs, and how many devices they are for: the first of all there are."""
     settings = recipe.train
-    devices = jax.devices()[: devices_wanted(settings)]
-    mesh = make_mesh(settings.mesh, devices)
-    if settings.batch % (mesh.size * settings.accumulate):
-        raise UserError(
-            f"batch={settings.batch} must be a multiple of devices x accumulate ({mesh.size} x {settings.accumulate})"
-        )
+    mesh = fitting_mesh(settings, jax.devices()[: devices_wanted(settings)])
     with _nothing_cached():
         return loop.compile_task(work.task, mesh), mesh.size
 
@@ -141,7 +136,7 @@ def time_slice(program: Program, number: int, seconds: float) -> list[TimedStep]
         ended = time.perf_counter()
         told = jax.device_get(metrics)
         _check(told)
-        flops = program.flops[_shapes(batch)].products
+        flops = program.flops[loop.shapes_of(batch)].products
         steps.append(TimedStep(ended - started, drawn - called, float(told[task.unit]), flops))
     return steps
 
@@ -173,10 +168,6 @@ def _batches(program: Program, number: int) -> Iterator[Any]:
 
 def _flops(work: Work, state: Any, spec: Any, key: Any) -> Flops:
     return count_flops(jax.make_jaxpr(work.task.step)(state, spec, key))
-
-
-def _shapes(batch: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
 
 
 def _check(metrics: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from hayakuchi.data.batches import TextBatches
 from hayakuchi.data.shards import DatasetInfo, open_split
 from hayakuchi.data.speech_batches import SpeechBatches
 from hayakuchi.data.speech_shards import INFO_FILE, SpeechInfo, open_speech_split
-from hayakuchi.errors import UserError
+from hayakuchi.train import train_vits
 from hayakuchi.train.task import Task
 from hayakuchi.train.tasks import make_task
 from hayakuchi.train.vits_task import VitsTask, framing
@@ -39,13 +39,7 @@ def fitted(recipe: Recipe, data: Path) -> Recipe:
       UserError: the data set is of another kind than the recipe, or damaged.
     """
     if recipe.task == "vits":
-        info = SpeechInfo.load(data / INFO_FILE)
-        rate = recipe.model.audio.sample_rate_hz
-        if info.sample_rate_hz != rate:
-            raise UserError(f"--data {data}: prepared at {info.sample_rate_hz} Hz, {recipe.name} has {rate} Hz")
-        speakers = len(info.speakers) if len(info.speakers) > 1 else 0
-        voice = dataclasses.replace(recipe.model, vocabulary_size=info.inventory.size, speakers=speakers)
-        return dataclasses.replace(recipe, model=voice)
+        return train_vits.fitted(recipe, SpeechInfo.load(data / INFO_FILE), data)
     size = DatasetInfo.load(data / "dataset.json").vocabulary_size
     return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, vocabulary_size=size))
 

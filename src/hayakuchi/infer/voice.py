@@ -19,8 +19,8 @@ from hayakuchi.infer.run import task_of
 from hayakuchi.models.vits.model import Vits
 from hayakuchi.speech.frontend import Devoiced, FrontEnd, make_front_end
 from hayakuchi.speech.symbols import INVENTORY_VERSION
-from hayakuchi.train.checkpoint import Checkpoints
 from hayakuchi.train.precision import compute_dtype
+from hayakuchi.train.restore import restore_newest
 
 logger = logging.getLogger(__name__)
 
@@ -114,16 +114,10 @@ def load_voice(run: Path, precision: Precision = "float32") -> VoiceRun:
     layout = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     parameters = {"parameters": {part: nnx.to_pure_dict(abstract)}}
     target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout), parameters)
-    restored = None
-    if (run / "checkpoints").is_dir():
-        with Checkpoints(run / "checkpoints", recipe.train.keep_checkpoints, read_only=True) as checkpoints:
-            restored = checkpoints.restore(target)
-    if restored is None:
-        raise UserError(f"{run}: has no checkpoint yet; train it first")
-    state, saved = restored
+    state, step = restore_newest(run, target)
     model = nnx.merge(graph, state["parameters"][part])
     recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, precision=precision))
-    return VoiceRun(model, recipe, info, saved["step"])
+    return VoiceRun(model, recipe, info, step)
 
 
 def _check(run: Path, recipe: VitsRecipe, info: SpeechInfo) -> None:

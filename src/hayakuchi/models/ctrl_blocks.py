@@ -120,7 +120,6 @@ class Block(nnx.Module):
         self.feed_forward = FeedForward(
             config.width, config.feed_forward, RULES["expand.kernel"], RULES["contract.kernel"], feed_forward_key
         )
-        self.dropout = config.dropout
 
 
 def make_blocks(config: CtrlConfig, key: Key[Array, ""]) -> Any:

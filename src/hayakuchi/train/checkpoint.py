@@ -156,9 +156,12 @@ class Checkpoints:
         )
         items = ocp.args.Composite(state=arguments, run=ocp.args.JsonRestore())
         restored = self._manager.restore(step, args=items)
-        # Copied: what Orbax restores lies partly in memory of its own, which a step could not take.
-        leaves = [restored["state"].pop(name).copy() for name in arrays]
-        return jax.tree.unflatten(jax.tree.structure(target), leaves), restored["run"]
+        leaves = (restored["state"].pop(name) for name in arrays)
+        if not self._read_only:
+            # A step takes its state's memory, and part of what Orbax restores lies in memory of its own. One after the
+            # other, so that the state is not there twice.
+            leaves = (leaf.copy() for leaf in leaves)
+        return jax.tree.unflatten(jax.tree.structure(target), list(leaves)), restored["run"]
 
     def _check_shapes(self, step: int, arrays: dict[str, Any]) -> None:
         """Orbax alone would cut, pad or cast without a word."""

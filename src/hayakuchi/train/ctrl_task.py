@@ -18,10 +18,9 @@ from hayakuchi.models.ctrl_blocks import RULES
 from hayakuchi.models.sharding import Rule
 from hayakuchi.train.optimizer import make_optimizer, make_schedule
 from hayakuchi.train.precision import (
-    all_finite,
-    chosen,
     compute_dtype,
     first_scale,
+    guarded,
     next_scale,
     scale_metrics,
     told_norm,
@@ -81,10 +80,10 @@ class CtrlTask:
         loss, gradients = unscaled(sums, state.scaler)
         updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
+        before = (state.parameters, state.optimizer)
+        (parameters, optimizer), finite = guarded(state.scaler, gradients, (parameters, optimizer), before)
         scaler, updates_done = state.scaler, state.step
         if state.scaler is not None:
-            finite = all_finite(gradients)
-            parameters, optimizer = chosen(finite, (parameters, optimizer), (state.parameters, state.optimizer))
             scaler, updates_done = next_scale(state.scaler, finite), state.step - state.scaler.skipped
         metrics = {
             "loss": loss,

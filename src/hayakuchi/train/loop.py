@@ -82,11 +82,11 @@ def compile_task(task: Task, mesh: Mesh) -> Compiled:
     for spec in task.batch_specs():
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), spec)
         with jax.set_mesh(mesh):  # for what says itself what each device does (models/sharding.py)
-            steps[_shapes(batch)] = step.lower(state, batch, key).compile()
+            steps[shapes_of(batch)] = step.lower(state, batch, key).compile()
     first = next(iter(steps.values()))  # says what is wrong with another shape
     seconds = time.monotonic() - started
     return Compiled(
-        step=lambda state, batch, key: steps.get(_shapes(batch), first)(state, batch, key),
+        step=lambda state, batch, key: steps.get(shapes_of(batch), first)(state, batch, key),
         held_out=_under(mesh, jax.jit(task.held_out_loss, out_shardings=whole)),
         show=_under(mesh, jax.jit(task.show, out_shardings=whole)),
         unit=task.unit,
@@ -164,7 +164,8 @@ def run(
     return state, stopped
 
 
-def _shapes(batch: Any) -> tuple[tuple[int, ...], ...]:
+def shapes_of(batch: Any) -> tuple[tuple[int, ...], ...]:
+    """What tells a bucket's batches from another's: the shapes of all arrays."""
     return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
 
 

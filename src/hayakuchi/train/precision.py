@@ -66,9 +66,15 @@ def unscaled(tree: Any, state: LossScale | None) -> Any:
     return tree if state is None else jax.tree.map(lambda leaf: leaf / state.scale, tree)
 
 
-def chosen(finite: Bool[Array, ""], new: Any, old: Any) -> Any:
-    """`new` where the gradients were finite, `old` where the update is left out."""
-    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
+def guarded(state: LossScale | None, gradients: Any, new: Any, old: Any) -> tuple[Any, Bool[Array, ""]]:
+    """`new` where the gradients are finite, else `old`: the update is left out. And whether they are.
+
+    Without a loss scale an update is always made.
+    """
+    if state is None:
+        return new, jnp.bool_(True)
+    finite = all_finite(gradients)
+    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old), finite
 
 
 def scale_metrics(state: LossScale | None, before: LossScale | None) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""The parameters of a trained CTRL run, read back for whoever goes on with them."""
+"""The parameters of a trained run, read back for whoever goes on with them."""
 
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,21 @@ def restore_ctrl(run: Path) -> tuple[CtrlRecipe, Any, int]:
     parameters = {"parameters": nnx.to_pure_dict(abstract)}
     layout = shardings(parameters, RULES, make_mesh())
     target = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), parameters, layout)
-    if not (run / "checkpoints").is_dir():
-        raise UserError(f"{run}: has no checkpoint yet; train it first")
-    with Checkpoints(run / "checkpoints", recipe.train.keep_checkpoints, read_only=True) as checkpoints:
-        restored = checkpoints.restore(target)
+    state, step = restore_newest(run, target)
+    return recipe, state["parameters"], step
+
+
+def restore_newest(run: Path, target: Any) -> tuple[Any, int]:
+    """What `target` describes (see `Checkpoints.restore`) of a run's newest whole checkpoint, and its step.
+
+    Raises:
+      UserError: no checkpoint yet, or one of another recipe.
+    """
+    restored = None
+    if (run / "checkpoints").is_dir():
+        with Checkpoints(run / "checkpoints", 1, read_only=True) as checkpoints:
+            restored = checkpoints.restore(target)
     if restored is None:
         raise UserError(f"{run}: has no checkpoint yet; train it first")
     state, saved = restored
-    return recipe, state["parameters"], saved["step"]
+    return state, saved["step"]

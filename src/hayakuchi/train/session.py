@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
     Raises:
       UserError: the directory holds something else, or another recipe or data set; the devices do not suit the recipe.
     """
-    _mesh(recipe.train)  # before anything is written
+    fitting_mesh(recipe.train)  # before anything is written
     failure: UserError | None = None
     if jax.process_index() == 0:
         try:
@@ -112,8 +112,9 @@ def _check_same(run: Path, before: Recipe, now: Recipe) -> None:
                 )
 
 
-def _mesh(settings: TrainConfig) -> Mesh:
-    mesh = make_mesh(settings.mesh)
+def fitting_mesh(settings: TrainConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh of a run, on `devices` (all there are by default); UserError where the batch does not divide over it."""
+    mesh = make_mesh(settings.mesh, devices)
     if settings.batch % (mesh.size * settings.accumulate):
         raise UserError(
             f"batch={settings.batch} must be a multiple of devices x accumulate ({mesh.size} x {settings.accumulate})"
@@ -137,7 +138,7 @@ def train(
       A summary of plain values: steps, losses, throughput, compile seconds, what stopped the run.
     """
     settings = recipe.train
-    mesh = _mesh(settings)
+    mesh = fitting_mesh(settings)
     sample_rate_hz = recipe.model.audio.sample_rate_hz if recipe.task == "vits" else 0
     folder = run if jax.process_index() == 0 else None
     with (

@@ -19,6 +19,19 @@ logger = logging.getLogger(__name__)
 HELD_OUT_BATCHES = 4
 
 
+def fitted(recipe: VitsRecipe, info: SpeechInfo, data: Path) -> VitsRecipe:
+    """The recipe with the symbols and speakers of the data set `data`; UserError where that is of another rate."""
+    rate = recipe.model.audio.sample_rate_hz
+    if info.sample_rate_hz != rate:
+        raise UserError(
+            f"{data}: prepared at {info.sample_rate_hz} Hz, {recipe.name} has {rate} Hz: prepare it anew with "
+            f"--sample-rate {rate}"
+        )
+    speakers = len(info.speakers) if len(info.speakers) > 1 else 0
+    model = dataclasses.replace(recipe.model, vocabulary_size=info.inventory.size, speakers=speakers)
+    return dataclasses.replace(recipe, model=model)
+
+
 def train_vits(recipe: VitsRecipe, run: Path, data: Path) -> dict[str, Any]:
     """Trains VITS, or goes on where the run in `run` stopped.
 
@@ -35,15 +48,7 @@ def train_vits(recipe: VitsRecipe, run: Path, data: Path) -> dict[str, Any]:
     """
     session.connect_processes()
     info = SpeechInfo.load(data / INFO_FILE)
-    rate = recipe.model.audio.sample_rate_hz
-    if info.sample_rate_hz != rate:
-        raise UserError(
-            f"{data}: prepared at {info.sample_rate_hz} Hz, {recipe.name} has {rate} Hz: prepare it anew with "
-            f"--sample-rate {rate}"
-        )
-    speakers = len(info.speakers) if len(info.speakers) > 1 else 0
-    model = dataclasses.replace(recipe.model, vocabulary_size=info.inventory.size, speakers=speakers)
-    recipe = dataclasses.replace(recipe, model=model)
+    recipe = fitted(recipe, info, data)
     processes = {"process_index": jax.process_index(), "process_count": jax.process_count()}
     frames, batch = framing(recipe), recipe.train.batch
     batches = SpeechBatches(open_speech_split(data, "train"), recipe.data, batch, frames, **processes)

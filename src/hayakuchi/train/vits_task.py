@@ -25,10 +25,9 @@ from hayakuchi.models.vits.subband_loss import subband_loss
 from hayakuchi.train.joined import LARGE, join, part
 from hayakuchi.train.precision import (
     LossScale,
-    all_finite,
-    chosen,
     compute_dtype,
     first_scale,
+    guarded,
     next_scale,
     scale_metrics,
     told_norm,
@@ -350,10 +349,7 @@ class VitsTask:
         together = join(before)
         updates, changed = self.optimizer.update(gradients, optimizer[name], together)
         moved = optax.apply_updates(together, updates)
-        finite = jnp.bool_(True)
-        if scaler is not None:
-            finite = all_finite(gradients)
-            moved, changed = chosen(finite, (moved, changed), (together, optimizer[name]))
+        (moved, changed), finite = guarded(scaler, gradients, (moved, changed), (together, optimizer[name]))
         parameters[name], optimizer[name] = part(moved, before), changed
         return told_norm(optax.tree.norm(gradients), scaler), finite
 
