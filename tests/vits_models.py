@@ -43,4 +43,16 @@ def shaken(model, scale=0.1):
 
 
 def small_vits(dtype=jnp.float32, **changes):
-    return shaken(Vits(small_config(**changes), jax.random.key(0), dtype))
+    # Compiled as a whole: each of the hundreds of small operations would else be compiled alone.
+    return nnx.jit(lambda key: shaken(Vits(small_config(**changes), key, dtype)))(jax.random.key(0))
+
+
+def moved_start(task):
+    """A task's first state with all parameters moved: what starts as 0 keeps the gradient from what is before it."""
+
+    @jax.jit
+    def make(key):
+        state = task.init(key)
+        return state._replace(parameters=jax.tree.map(lambda leaf: leaf + 0.01, state.parameters))
+
+    return make(jax.random.key(0))

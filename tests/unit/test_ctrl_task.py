@@ -57,7 +57,7 @@ def test_accumulated_gradient_is_that_of_the_one_batch(parts):
     """R1: micro-batches with 1 and with 7 valid tokens."""
     data = batch([[1, 1, 0, 0, 0, 0, 0, 0], [1] * 8, [1, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 2, 2, 2, 3, 3]])
     task = CtrlTask(recipe())
-    state = task.init(jax.random.key(0))
+    state = jax.jit(task.init)(jax.random.key(0))
     whole, one = gradients(task, state, data)
     split, many = gradients(CtrlTask(recipe(accumulate=parts)), state, data)
     np.testing.assert_allclose(one["loss"], many["loss"], rtol=1e-5)
@@ -71,7 +71,7 @@ def test_learning_rate_does_not_depend_on_accumulation():
     found = {}
     for parts in (1, 4):
         task = CtrlTask(recipe(accumulate=parts))
-        step, state = jax.jit(task.step), task.init(jax.random.key(0))
+        step, state = jax.jit(task.step), jax.jit(task.init)(jax.random.key(0))
         found[parts] = []
         for _ in range(12):
             state, metrics = step(state, data, jax.random.key(0))
@@ -84,7 +84,7 @@ def test_padding_rows_change_nothing():
     data = batch([[1] * LENGTH] * 2 + [[0] * LENGTH] * 2)
     other = Batch(data.tokens.at[2:].set(7), *data[1:])
     task = CtrlTask(recipe())
-    state = task.init(jax.random.key(0))
+    state = jax.jit(task.init)(jax.random.key(0))
     for a, b in zip(
         jax.tree.leaves(gradients(task, state, data)), jax.tree.leaves(gradients(task, state, other)), strict=True
     ):
@@ -94,7 +94,7 @@ def test_padding_rows_change_nothing():
 def test_empty_batch_gives_finite_zero_gradient():
     data = batch([[0] * LENGTH] * 4)
     task = CtrlTask(recipe())
-    found, metrics = gradients(task, task.init(jax.random.key(0)), data)
+    found, metrics = gradients(task, jax.jit(task.init)(jax.random.key(0)), data)
     assert float(metrics["loss"]) == 0
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(found))
 
@@ -119,7 +119,7 @@ def test_overfits_one_batch(optimizer, scan):
     # What follows a segment's first token cannot be told apart unless the first tokens differ, as control codes do.
     firsts = (data.positions == 0) & (data.segments > 0)
     data = data._replace(tokens=jnp.where(firsts, jnp.cumsum(firsts.ravel()).reshape(firsts.shape), data.tokens))
-    step, state = jax.jit(task.step, donate_argnums=0), task.init(jax.random.key(0))
+    step, state = jax.jit(task.step, donate_argnums=0), jax.jit(task.init)(jax.random.key(0))
     for _ in range(steps):
         state, metrics = step(state, data, jax.random.key(0))
     assert float(metrics["loss"]) < 0.05
@@ -127,7 +127,7 @@ def test_overfits_one_batch(optimizer, scan):
 
 def test_held_out_loss_is_a_sum():
     task = CtrlTask(recipe())
-    parameters = task.init(jax.random.key(0)).parameters
+    parameters = jax.jit(task.init)(jax.random.key(0)).parameters
     rows = batch([[1] * LENGTH, [1, 1, 1, 0, 0, 0, 0, 0]])
     whole = task.held_out_loss(parameters, rows)
     parts = [task.held_out_loss(parameters, jax.tree.map(lambda x, i=i: x[i : i + 1], rows)) for i in range(2)]
@@ -138,7 +138,7 @@ def test_held_out_loss_is_a_sum():
 def test_dropout_follows_the_step_number():
     plain = recipe()
     task = CtrlTask(dataclasses.replace(plain, model=dataclasses.replace(plain.model, dropout=0.5)))
-    data, state = batch([[1] * LENGTH] * 4), task.init(jax.random.key(0))
+    data, state = batch([[1] * LENGTH] * 4), jax.jit(task.init)(jax.random.key(0))
     step = jax.jit(task.step)
     first = step(state, data, jax.random.key(0))[1]["loss"]
     again = step(state, data, jax.random.key(0))[1]["loss"]

@@ -69,7 +69,7 @@ def test_only_float16_is_scaled():
 
 def test_an_update_with_an_overflow_is_left_out_and_the_next_is_made():
     task = task_of("float16")
-    step, state = jax.jit(task.step), task.init(jax.random.key(0))
+    step, state = jax.jit(task.step), jax.jit(task.init)(jax.random.key(0))
     huge = state._replace(scaler=state.scaler._replace(scale=jnp.float32(2.0**24)))
     after, metrics = step(huge, text_batch(0), jax.random.key(1))
     assert metrics["gradient_norm"] == 0
@@ -94,7 +94,7 @@ def test_an_update_with_an_overflow_is_left_out_and_the_next_is_made():
 
 def test_at_the_smallest_scale_the_trouble_is_told():
     task = task_of("float16")
-    state = task.init(jax.random.key(0))
+    state = jax.jit(task.init)(jax.random.key(0))
     scaler = state.scaler._replace(scale=jnp.float32(1))
     broken = jax.tree.map(lambda x: x, state.parameters)
     broken["norm"]["scale"] = broken["norm"]["scale"] * 1e6
@@ -108,7 +108,7 @@ def test_gradients_are_close_to_those_of_float32(precision, tolerance):
     found = {}
     for name in ("float32", precision):
         task = task_of(name)
-        state = task.init(jax.random.key(0))
+        state = jax.jit(task.init)(jax.random.key(0))
         task.optimizer = optax.sgd(1.0)
         state = state._replace(optimizer=task.optimizer.init(state.parameters))
         after, _ = jax.jit(task.step)(state, text_batch(0), jax.random.key(1))
@@ -120,7 +120,7 @@ def test_gradients_are_close_to_those_of_float32(precision, tolerance):
 def test_small_gradients_survive_float16():
     """Without its scale float16 would round them to 0: a batch of many tokens has gradients of 1e-8 a token."""
     task = task_of("float16")
-    state = task.init(jax.random.key(0))
+    state = jax.jit(task.init)(jax.random.key(0))
     _, metrics = jax.jit(task.step)(state, text_batch(0), jax.random.key(1))
     plain = state._replace(scaler=state.scaler._replace(scale=jnp.float32(1)))
     small = jax.tree.map(lambda x: x, plain.parameters)
@@ -129,7 +129,7 @@ def test_small_gradients_survive_float16():
     _, kept = jax.jit(task.step)(state._replace(parameters=small), text_batch(0), jax.random.key(1))
     exact = task_of("float32")
     _, true = jax.jit(exact.step)(
-        exact.init(jax.random.key(0))._replace(parameters=small), text_batch(0), jax.random.key(1)
+        jax.jit(exact.init)(jax.random.key(0))._replace(parameters=small), text_batch(0), jax.random.key(1)
     )
     errors = [abs(float(each["gradient_norm"] / true["gradient_norm"]) - 1) for each in (kept, lost)]
     assert errors[0] < 0.01
@@ -143,7 +143,7 @@ def test_training_follows_the_float32_curve(precision):
     curves = {}
     for name in ("float32", precision):
         task = task_of(name)
-        step, state = jax.jit(task.step, donate_argnums=0), task.init(jax.random.key(0))
+        step, state = jax.jit(task.step, donate_argnums=0), jax.jit(task.init)(jax.random.key(0))
         losses = []
         for number in range(300):
             state, metrics = step(state, text_batch(number), jax.random.key(1))
@@ -158,7 +158,7 @@ def test_accumulation_in_float16_equals_the_whole_batch():
     for parts in (1, 4):
         plain = task_of("float16", accumulate=parts).recipe
         task = CtrlTask(dataclasses.replace(plain, model=dataclasses.replace(plain.model, dropout=0.0)))
-        _, metrics = jax.jit(task.step)(task.init(jax.random.key(0)), data, jax.random.key(1))
+        _, metrics = jax.jit(task.step)(jax.jit(task.init)(jax.random.key(0)), data, jax.random.key(1))
         found.append((float(metrics["loss"]), float(metrics["gradient_norm"])))
     np.testing.assert_allclose(*found, rtol=2e-3)
 
@@ -177,6 +177,6 @@ def test_every_product_of_a_step_runs(precision, optimizer, changes):
     for chunks in (1, 4):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Ctrl, "_chunks", lambda *_, chunks=chunks: chunks)
-            state, metrics = jax.jit(task.step)(task.init(jax.random.key(0)), text_batch(0), jax.random.key(1))
+            state, metrics = jax.jit(task.step)(jax.jit(task.init)(jax.random.key(0)), text_batch(0), jax.random.key(1))
         assert np.isfinite(metrics["loss"])
         assert bool(all_finite(state.parameters))
