@@ -39,7 +39,7 @@ class Step:
         from TTS.tts.configs.shared_configs import CharactersConfig
         from TTS.tts.configs.vits_config import VitsConfig
 
-        sizes: dict[str, Any] = {"use_speaker_embedding": speakers > 0}
+        sizes: dict[str, Any] = {"num_chars": VOCABULARY, "use_speaker_embedding": speakers > 0}
         if tiny:
             # The discriminators are as large as ever.
             sizes |= {"num_layers_text_encoder": 1, "num_layers_posterior_encoder": 2, "num_layers_flow": 2}

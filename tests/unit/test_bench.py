@@ -17,7 +17,7 @@ from hayakuchi.bench.memory import largest_multiple, memory_limit, parse_bytes
 from hayakuchi.bench.report import table
 from hayakuchi.bench.run import BenchOptions, run_bench
 from hayakuchi.bench.work import fitted, heaviest, make_work
-from hayakuchi.config import TrainConfig
+from hayakuchi.config import DistillationConfig, TrainConfig
 from hayakuchi.config.vits import VitsRecipe
 from hayakuchi.data.speech_files import Clip, write_shard
 from hayakuchi.data.speech_shards import SPLIT_LETTERS, ShardEntry, SpeechCounts, SpeechInfo
@@ -214,6 +214,13 @@ def test_figures_agree_with_each_other(result):
         assert row["flops_per_second"] == pytest.approx(
             row["flops_per_step"] * row["steps_per_second"]["median"], rel=1e-3
         )
+
+
+def test_a_teacher_that_is_left_out_is_told(result):
+    assert result["notes"] == []
+    recipe = dataclasses.replace(tiny_recipe(), distillation=DistillationConfig(teacher="runs/large"))
+    found = run_bench(recipe, [], BenchOptions(rounds=1, seconds=0.01))
+    assert "without the teacher runs/large" in table(found)
 
 
 def test_one_that_cannot_run_does_not_stop_the_others():

@@ -58,6 +58,7 @@ def table(result: dict[str, Any]) -> str:
         f"{result['recipe']} on {device['count']} x {device['kind']}; matrix products here: {', '.join(peaks)}",
         *(line.rstrip() for line in written.getvalue().splitlines()),
         *(f"{row['label']}: cannot run: {row['failure']}" for row in result["variants"] if row["failure"]),
+        *(f"note: {note}" for note in result["notes"]),
     ]
     return "\n".join(lines)
 

@@ -106,8 +106,16 @@ def run_bench(recipe: Recipe, compare: Sequence[str], options: BenchOptions) -> 
         "matmul_flops_per_second": {precision: round(rate) for precision, rate in peaks.items()},
         "reference": reference.label,
         "orders": orders,
+        "notes": _notes(recipe),
         "variants": [figures(row, reference, peaks, with_data=options.data is not None) for row in rows],
     }
+
+
+def _notes(recipe: Recipe) -> list[str]:
+    """What of the recipe is not in the figures."""
+    if recipe.task == "ctrl" and recipe.distillation.teacher:
+        return [f"timed without the teacher {recipe.distillation.teacher}, whose forward pass training adds to each step"]
+    return []
 
 
 def _compile(row: Row, recipe: Recipe, options: BenchOptions) -> None:
