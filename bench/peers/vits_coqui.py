@@ -39,21 +39,21 @@ class Step:
         from TTS.tts.configs.shared_configs import CharactersConfig
         from TTS.tts.configs.vits_config import VitsConfig
 
-        sizes: dict[str, Any] = {"num_chars": VOCABULARY, "use_speaker_embedding": speakers > 0}
+        sizes: dict[str, Any] = {"use_speaker_embedding": speakers > 0}
         if tiny:
             # The discriminators are as large as ever.
             sizes |= {"num_layers_text_encoder": 1, "num_layers_posterior_encoder": 2, "num_layers_flow": 2}
             sizes |= {"upsample_initial_channel_decoder": 32, "spec_segment_size": 8}
         config = VitsConfig(
             model_args=vits.VitsArgs(**sizes),
-            # The package counts its symbols itself; pad, one mark and blank are three more.
+            # The package counts its symbols itself; pad and one mark are two more.
             characters=CharactersConfig(
                 pad="_",
                 eos="",
                 bos="",
                 blank="",
                 punctuations="!",
-                characters="".join(chr(0x4E00 + index) for index in range(VOCABULARY - 3)),
+                characters="".join(chr(0x4E00 + index) for index in range(VOCABULARY - 2)),
             ),
             speakers=[str(index) for index in range(speakers)],
         )
