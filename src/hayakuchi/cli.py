@@ -23,11 +23,12 @@ from hayakuchi.config import (
     DistillationConfig,
     OptimizerConfig,
     Precision,
+    Remat,
     SpeechDataConfig,
     TextDataConfig,
     TrainConfig,
 )
-from hayakuchi.config.recipe import Recipe
+from hayakuchi.config.recipe import RECIPE_FILE, Recipe, read_recipe
 from hayakuchi.config.vits import VitsConfig, VitsOptimizerConfig, VitsRecipe
 from hayakuchi.errors import UserError
 from hayakuchi.recipes import RECIPES, find_recipe
@@ -250,6 +251,11 @@ def train(recipe: Recipe, arguments: TrainArguments | VitsTrainArguments) -> Non
             arguments.distillation,
         )
         result, unit = train_ctrl(text, arguments.run, arguments.data), "tokens"
+    from hayakuchi.plan.measure import after_training
+
+    planned = after_training(read_recipe(Path(result["run"]) / RECIPE_FILE), result)
+    if planned is not None:
+        result["planned"] = planned
     losses = [f"{name.replace('_', ' ')} {result[name]:.4f}" for name in ("loss", "held_out_loss") if name in result]
     ending = f" (stopped by {result['stopped_by']}; the same command goes on)" if result["stopped_by"] else ""
     speed = f"{result[f'{unit}_per_second']:,.0f} {unit}/s, data wait {100 * result['data_wait_share']:.2f}%"
@@ -257,6 +263,9 @@ def train(recipe: Recipe, arguments: TrainArguments | VitsTrainArguments) -> Non
         told = f"has its {result['steps']} steps already"
     else:
         told = ", ".join([f"step {result['steps']}", *losses, speed])
+    if planned is not None:
+        low, high = planned["step_seconds"]
+        told += f"; a step {planned['actual_step_seconds']:.3g} s, planned {low:.3g} to {high:.3g} s"
     _finish(arguments.json, result, f"{result['run']}: {told}{ending}")
 
 
@@ -586,6 +595,74 @@ def bench(
             write_report(result, out)
 
 
+def plan(
+    recipe: Positional[Annotated[str, arg(metavar="RECIPE")]] = "ctrl-small",
+    /,
+    *,
+    device: str = "cpu",
+    batch: int | None = None,
+    accumulate: int | None = None,
+    precision: Precision | None = None,
+    remat: Remat | None = None,
+    mesh: str | None = None,
+    steps: int | None = None,
+    data: Path | None = None,
+    budget: str = "",
+    usd: float | None = None,
+    max_devices: int | None = None,
+    out: Path | None = None,
+    prices: Path | None = None,
+    compiler: bool = True,
+    verify: bool = False,
+    calibrate: bool = False,
+    json: Json = None,
+) -> None:
+    """What a run takes, found without the devices: does it fit, which batch, step time, days, cost.
+
+    Example: hayakuchi plan ctrl-base --device v3-8 --batch 1024 --precision bfloat16
+
+    Example: hayakuchi plan ctrl-base --device t4 --max-devices 2 --budget 14d --data data/wiki
+
+    Args:
+      recipe: name of a recipe, or a .json file.
+      device: what to plan for, with its number: v3-8, v5e-4, t4x2, a100, cpu. An unknown name tells those known.
+      batch: rows of a step; by default the recipe's.
+      accumulate: micro-batches of a step.
+      precision: arithmetic; by default the recipe's, or the nearest that the device has.
+      remat: what the backward pass computes anew.
+      mesh: devices as "data=N,fsdp=M".
+      steps: of the run; by default the recipe's.
+      data: prepared data set: a search then knows how often it would be read.
+      budget: time to spend, such as 14d or 36h: the search for the model and settings that make most of it.
+      usd: money to spend, in US dollars, alone or beside a budget.
+      max_devices: search with up to this many GPUs; by default the number in --device.
+      out: folder for the search's table, picture and recipe file; by default RECIPE-DEVICE-plan.
+      prices: your own table of prices, in the form of the package's prices.toml.
+      compiler: ask the real compiler for the memory, where the extra plan-tpu or plan-gpu is installed.
+      verify: on a machine that has the device: run some steps and compare.
+      calibrate: run for 30 seconds on the device of this machine, to narrow the range of all later plans.
+      json: write the plan as JSON to this file; - for standard output.
+    """
+    found = find_recipe(recipe)
+    from hayakuchi.plan.run import PlanOptions, run_plan
+
+    settings = {"batch": batch, "accumulate": accumulate, "precision": precision, "remat": remat, "mesh": mesh}
+    options = PlanOptions(
+        settings={**settings, "steps": steps},
+        data=data,
+        budget=budget,
+        usd=usd,
+        max_devices=max_devices,
+        out=out,
+        prices=prices,
+        compiler=compiler,
+        verify=verify,
+        calibrate=calibrate,
+    )
+    result, text = run_plan(found, device, options)
+    _finish(json, result, text)
+
+
 VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "prepare text": prepare_text,
@@ -598,8 +675,9 @@ VERBS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate,
     "export": export,
     "bench": bench,
+    "plan": plan,
 }
-PLANNED = ("plan", "inspect", "import", "serve", "launch")
+PLANNED = ("inspect", "import", "serve", "launch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

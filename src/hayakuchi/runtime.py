@@ -6,9 +6,11 @@ import sys
 import warnings
 from pathlib import Path
 
-_COMPUTING = ("attribute", "bench", "convert", "demo", "evaluate", "generate", "speak", "train")
+_COMPUTING = ("attribute", "bench", "convert", "demo", "evaluate", "generate", "plan", "speak", "train")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _FIRST_WITH_HUGE_PAGES = [2, 35]
+# Of which a machine with an accelerator has one: NVIDIA's, those of WSL and AMD, a TPU's.
+_DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/dev/accel0", "/dev/vfio")
 _SHORTEST_CACHED_COMPILE_SECONDS = 0.2
 
 
@@ -20,9 +22,15 @@ def cache_folder() -> Path:
 
 
 def set_up_jax() -> None:
-    """Keeps compiled programs on disk, so that a second start compiles nothing that took a noticeable time."""
+    """Keeps compiled programs on disk, so that a second start compiles nothing that took a noticeable time.
+
+    On a machine without any accelerator JAX is told so.
+    """
     import jax
 
+    if "JAX_PLATFORMS" not in os.environ and sys.platform == "linux" and not any(map(os.path.exists, _DEVICE_FILES)):
+        # The compilers that `plan` asks come with the drivers' halves of JAX: without a device these fail, at length.
+        jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _SHORTEST_CACHED_COMPILE_SECONDS)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

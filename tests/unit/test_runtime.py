@@ -54,3 +54,21 @@ def test_a_verb_that_computes_starts_with_huge_pages(monkeypatch, tmp_path):
     started.clear()
     runtime.restart_with_huge_pages("train")
     assert not started
+
+
+def test_on_a_machine_without_an_accelerator_jax_is_told_so():
+    """Or the drivers that lie there for `plan` alone would complain; whoever has set JAX_PLATFORMS knows better."""
+    program = (
+        "from hayakuchi import runtime; runtime._DEVICE_FILES = ({file!r},); runtime.set_up_jax();"
+        "import jax; print(jax.config.jax_platforms)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+
+    def platforms(file, **others):
+        words = [sys.executable, "-c", program.format(file=file)]
+        done = subprocess.run(words, env=environment | others, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert platforms("/dev/none of these") == "cpu"
+    assert platforms(os.devnull) == "None"
+    assert platforms("/dev/none of these", JAX_PLATFORMS="cpu,cuda") == "cpu,cuda"

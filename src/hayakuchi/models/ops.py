@@ -5,7 +5,9 @@ bias gradients, bf16 products of a transposed operand, float32 logits kept for t
 are exact and suit GPU and TPU too. `tests/unit/test_ops.py` holds each to plain autodiff.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,11 +18,22 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 _BLOCK = 32
+_PLATFORM: ContextVar[str] = ContextVar("platform", default="")
 
 
 def on_cpu() -> bool:
     """Whether the default device is a CPU: the one question platform choices are made by."""
-    return jax.default_backend() == "cpu"
+    return (_PLATFORM.get() or jax.default_backend()) == "cpu"
+
+
+@contextmanager
+def traced_for(platform: str) -> Iterator[None]:
+    """In its body functions are traced as for that platform ("cpu", "gpu", "tpu"), which this machine may lack."""
+    token = _PLATFORM.set(platform)
+    try:
+        yield
+    finally:
+        _PLATFORM.reset(token)
 
 
 def matmul(a: Float[Array, "N I"], b: Float[Array, "I O"]) -> Float[Array, "N O"]:

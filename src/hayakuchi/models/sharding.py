@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from hayakuchi.errors import UserError
@@ -57,21 +57,30 @@ def make_mesh(description: str = "", devices: Sequence[jax.Device] | None = None
       UserError: another axis, a size that is no positive integer, or a product that is not the number of devices.
     """
     devices = jax.devices() if devices is None else devices
+    return Mesh(np.asarray(devices).reshape(mesh_sizes(description, len(devices))), ("data", "fsdp"))
+
+
+def mesh_sizes(description: str, count: int) -> tuple[int, int]:
+    """The sizes of the axes `data` and `fsdp` of the mesh of that description over `count` devices.
+
+    Raises:
+      UserError: as `make_mesh`.
+    """
     sizes = {"data": 1, "fsdp": 1}
     if not description:
-        sizes["data"] = len(devices)
+        sizes["data"] = count
     for part in filter(None, description.split(",")):
         match = re.fullmatch(r"\s*(data|fsdp)\s*=\s*([1-9][0-9]{0,5})\s*", part)
         if match is None:
             raise UserError(f"--mesh {description!r}: {part!r} is not data=N or fsdp=N")
         sizes[match[1]] = int(match[2])
-    if sizes["data"] * sizes["fsdp"] != len(devices):
+    if sizes["data"] * sizes["fsdp"] != count:
         wanted = f"{sizes['data']} x {sizes['fsdp']} devices"
-        raise UserError(f"--mesh {description!r} asks for {wanted}; there are {len(devices)}")
-    return Mesh(np.asarray(devices).reshape(sizes["data"], sizes["fsdp"]), ("data", "fsdp"))
+        raise UserError(f"--mesh {description!r} asks for {wanted}; there are {count}")
+    return sizes["data"], sizes["fsdp"]
 
 
-def spec_of(path: str, shape: tuple[int, ...], rules: Mapping[str, Rule | Layout], mesh: Mesh) -> P:
+def spec_of(path: str, shape: tuple[int, ...], rules: Mapping[str, Rule | Layout], mesh: Mesh | AbstractMesh) -> P:
     """The partition of the array at `path` ("blocks.0.query.kernel"): that of the longest rule that ends it.
 
     Without a rule the array is replicated. An axis that the mesh does not divide evenly stays whole.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.sharding import Mesh, NamedSharding
@@ -56,17 +56,48 @@ class Compiled:
     seconds: float
 
 
+def abstract_state(task: Task, mesh: Mesh) -> TrainState:
+    """The state as ShapeDtypeStructs that say how it lies over the devices of a mesh."""
+    state = jax.eval_shape(task.init, jax.random.key(0), task.frozen)
+    layout = shardings(state, task.rules(), mesh)
+    state = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, layout)
+    return cast("TrainState", state)
+
+
+def lower_steps(task: Task, mesh: Mesh) -> Iterator[tuple[Any, jax.stages.Lowered]]:
+    """The step for each shape of batch, not yet compiled; the devices of the mesh need not be there.
+
+    Raises:
+      ValueError: the global batch is not a multiple of the number of devices.
+    """
+    state = abstract_state(task, mesh)
+    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
+    layout = jax.tree.map(lambda x: x.sharding, state)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
+    step = jax.jit(task.step, donate_argnums=0, out_shardings=(layout, whole))
+    for spec in task.batch_specs():
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), spec)
+        with jax.set_mesh(mesh):  # for what says itself what each device does (models/sharding.py)
+            lowered = step.lower(state, batch, key)
+        yield batch, lowered
+
+
+def placed(local: Any, mesh: Mesh) -> Any:
+    """A process's rows of a batch on its devices of a mesh."""
+    rows = NamedSharding(mesh, BATCH)
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows, x), local)
+
+
 def compile_task(task: Task, mesh: Mesh) -> Compiled:
     """Compiles a task's programs for a mesh.
 
     Raises:
       ValueError: the global batch is not a multiple of the number of devices.
     """
-    key = jax.random.key(0)
-    state = jax.eval_shape(task.init, key, task.frozen)
-    layout = shardings(state, task.rules(), mesh)
-    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
-    state = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, layout)
+    state = abstract_state(task, mesh)
+    layout = jax.tree.map(lambda x: x.sharding, state)
+    whole = NamedSharding(mesh, P())
 
     def with_frozen(state: TrainState) -> TrainState:
         # A copy, since the state is donated and the task keeps its own.
@@ -77,12 +108,7 @@ def compile_task(task: Task, mesh: Mesh) -> Compiled:
 
     compiled_init = jax.jit(init, out_shardings=layout._replace(frozen=None))
     started = time.monotonic()
-    step = jax.jit(task.step, donate_argnums=0, out_shardings=(layout, whole))
-    steps: dict[Any, Callable[..., Any]] = {}
-    for spec in task.batch_specs():
-        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), spec)
-        with jax.set_mesh(mesh):  # for what says itself what each device does (models/sharding.py)
-            steps[shapes_of(batch)] = step.lower(state, batch, key).compile()
+    steps = {shapes_of(batch): lowered.compile() for batch, lowered in lower_steps(task, mesh)}
     first = next(iter(steps.values()))  # says what is wrong with another shape
     seconds = time.monotonic() - started
     return Compiled(
@@ -92,7 +118,7 @@ def compile_task(task: Task, mesh: Mesh) -> Compiled:
         unit=task.unit,
         finite=jax.jit(all_finite, out_shardings=whole),
         abstract_state=state,
-        place=lambda local: jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows, x), local),
+        place=lambda local: placed(local, mesh),
         init=lambda key: with_frozen(compiled_init(key, task.frozen)),
         with_frozen=with_frozen,
         executables=list(steps.values()),

@@ -188,6 +188,7 @@ def train(
             "compile_seconds": round(programs.seconds, 3),
             "devices": {
                 "platform": jax.default_backend(),
+                "kind": jax.devices()[0].device_kind,
                 "count": mesh.size,
                 "processes": jax.process_count(),
             },
