@@ -119,8 +119,8 @@ def serve(work: Work, facts: dict[str, Any], warm_ups: Sequence[str] = ("",)) ->
     Before, it works once for each of `warm_ups`, and then once more: what compiling has freed was given back to the
     system, so that the peak does not count it, and has to be had again.
 
-    Of each turn the first piece of work is not timed: while the others had their turns, a virtual machine's host took the
-    pages that this process had freed, and hands them out anew one fault at a time. Training goes on without such pauses.
+    Of each turn the first piece of work is not timed: while the others had their turns, a virtual machine's host took
+    the pages that this process had freed, and hands them out anew one fault at a time. Training has no such pauses.
     """
     for line in warm_ups:
         work(line)

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from hayakuchi.bench.memory import Memory, memory_of
 from hayakuchi.bench.work import Work
 from hayakuchi.config import TrainConfig
 from hayakuchi.config.recipe import Recipe
 from hayakuchi.errors import UserError
+from hayakuchi.plan.account import Memory, memory_of
 from hayakuchi.plan.flops import Flops, count_flops
 from hayakuchi.train import loop
 from hayakuchi.train.session import fitting_mesh

@@ -13,11 +13,12 @@ from hayakuchi.bench import axes as grid
 from hayakuchi.bench import measure
 from hayakuchi.bench.figures import Row, figures
 from hayakuchi.bench.measure import Program
-from hayakuchi.bench.memory import largest_multiple, memory_limit, memory_of, parse_bytes
+from hayakuchi.bench.memory import largest_multiple, memory_limit, parse_bytes
 from hayakuchi.bench.probe import matmul_flops_per_second
 from hayakuchi.bench.work import fitted, heaviest, make_work
 from hayakuchi.config.recipe import Recipe
 from hayakuchi.errors import UserError
+from hayakuchi.plan.account import memory_of
 from hayakuchi.train.precision import compute_dtype
 
 _DATA_DECIDES = ("vocabulary_size", "speakers")
@@ -114,7 +115,9 @@ def run_bench(recipe: Recipe, compare: Sequence[str], options: BenchOptions) -> 
 def _notes(recipe: Recipe) -> list[str]:
     """What of the recipe is not in the figures."""
     if recipe.task == "ctrl" and recipe.distillation.teacher:
-        return [f"timed without the teacher {recipe.distillation.teacher}, whose forward pass training adds to each step"]
+        return [
+            f"timed without the teacher {recipe.distillation.teacher}, whose forward pass training adds to each step"
+        ]
     return []
 
 

@@ -19,8 +19,20 @@ def read_recipe(path: Path) -> Recipe:
     Raises:
       UserError: the file is missing, is not JSON, or is no recipe.
     """
-    values = load_json(path)
+    return recipe_from_dict(load_json(path), str(path))
+
+
+def recipe_from_dict(values: object, where: str) -> Recipe:
+    """The recipe of plain values.
+
+    Args:
+      values: as `to_dict` gives them.
+      where: they are from, for messages.
+
+    Raises:
+      UserError: they are no recipe.
+    """
     task = values.get("task", "ctrl") if isinstance(values, dict) else "ctrl"
     if not isinstance(task, str) or task not in _KINDS:
-        raise UserError(f"{path}: not a recipe; its task is {task!r}, known are {', '.join(_KINDS)}")
-    return from_dict(_KINDS[task], values, str(path))
+        raise UserError(f"{where}: not a recipe; its task is {task!r}, known are {', '.join(_KINDS)}")
+    return from_dict(_KINDS[task], values, where)

@@ -140,8 +140,9 @@ def _ask(recipe: Recipe, devices: Devices) -> dict[str, Any]:
             log.open("wb") as said,
         ):
             bar.update("1 to 3 minutes on 2 cores; kept for the next time")
-            streams = {"stdin": asked, "stdout": said, "stderr": said}
-            with subprocess.Popen(_WORKER, **streams, env=environment) as process:  # noqa: S603 - our own module
+            with subprocess.Popen(  # noqa: S603 - our own module
+                _WORKER, stdin=asked, stdout=said, stderr=said, env=environment
+            ) as process:
                 _wait(process)
         if process.returncode or not answer.exists():
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it said nothing"]

@@ -84,7 +84,7 @@ def _trace(recipe: Recipe, devices: Devices) -> Cost:
     from hayakuchi.models.sharding import mesh_sizes, spec_of
     from hayakuchi.plan.flops import count_flops
     from hayakuchi.plan.memory import estimate_memory
-    from hayakuchi.train.tasks import make_task
+    from hayakuchi.train.tasks import TYPICAL_BUCKET, make_task
 
     sizes = mesh_sizes(recipe.train.mesh, devices.count)
     # Each device computes its rows of the batch, so one device's step is traced.
@@ -107,8 +107,7 @@ def _trace(recipe: Recipe, devices: Devices) -> Cost:
         trained = {name: part for name, part in trained.items() if name != "average"}
     leaves = jax.tree.leaves(trained)
     if recipe.task == "vits":
-        frames = batch.audio.shape[1] // task.framing.hop - task.framing.margin
-        units = recipe.train.batch * frames
+        units = recipe.train.batch * TYPICAL_BUCKET.frames
     else:
         units = recipe.train.batch * recipe.model.length
     return Cost(

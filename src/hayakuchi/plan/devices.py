@@ -236,8 +236,9 @@ def _others(name: str, kind: str, entry: dict[str, Any], count: int) -> Devices:
     link = entry["link"] if count <= entry["host"] else _NETWORK_BYTES_PER_SECOND
     limit = int(used * entry["memory_gib"] * GIB)
     speed = entry["peak"], entry["bandwidth"], link
-    asked = (f"1x1x{count}", _target(entry)) if "chip" in entry else ()
-    return Devices(name, kind, "gpu", entry["title"], count, limit, *speed, *asked, note=entry.get("note", ""))
+    topology, target = (f"1x1x{count}", _target(entry)) if "chip" in entry else ("", "")
+    note = entry.get("note", "")
+    return Devices(name, kind, "gpu", entry["title"], count, limit, *speed, topology, target, note)
 
 
 def _target(entry: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hayakuchi.config.recipe import Recipe
 from hayakuchi.errors import UserError
+from hayakuchi.plan.account import memory_of
 from hayakuchi.plan.cost import Cost, cost_of
 from hayakuchi.plan.devices import Devices, find_reported
 from hayakuchi.plan.shares import add_to_history, band, ideal_seconds
@@ -64,13 +65,11 @@ def measure(recipe: Recipe, devices: Devices, seconds: float = CALIBRATION_SECON
     precision = devices.precision(recipe.train.precision)
     ideal = ideal_seconds(cost, devices, precision)
     add_to_history(devices, recipe.name, recipe.task, precision, ideal=ideal, actual=actual)
-    told = step.memory_analysis()
-    used = told.argument_size_in_bytes + told.temp_size_in_bytes + told.output_size_in_bytes - told.alias_size_in_bytes
     return {
         "step_seconds": actual,
         "steps": len(times) - 1,
         "share": ideal / actual,
-        "memory_bytes": used,
+        "memory_bytes": memory_of([step]).peak,
         "compile_seconds": round(compile_seconds, 1),
     }
 

@@ -216,8 +216,8 @@ class _Counter:
                 here = here or value.kept
             uses.append(set(roots) if here or not operation.outputs else set())
         last: dict[_Value, int] = dict.fromkeys(own, -1)
-        for index, roots in enumerate(uses):
-            for value in roots:
+        for index, used in enumerate(uses):
+            for value in used:
                 last[value] = index
         live = most = sum(value.bytes for value in own)
         for index, operation in enumerate(operations):

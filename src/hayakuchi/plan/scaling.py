@@ -46,4 +46,4 @@ def _loss(parameters: float, tokens: float, unique: float) -> float:
     called_for = _PARAMETERS_A_TOKEN * unique
     if parameters > called_for:
         size = called_for + called_for * _EXCESS * -math.expm1(-(parameters / called_for - 1) / _EXCESS)
-    return _E + _A / size**_ALPHA + _B / data**_ALPHA
+    return _E + float(_A / size**_ALPHA + _B / data**_ALPHA)

@@ -24,22 +24,21 @@ def compile_step(request: dict[str, Any]) -> dict[str, Any]:
         lie; "target", a GPU in its compiler's words; "devices", how many of them.
 
     Returns:
-      "arguments", "temporaries", "outputs", "aliased" and "program" in bytes a device; or, where the compiler says that
+      "arguments", "temporaries", "outputs", "aliased" and "peak" in bytes a device; or, where the compiler says that
       it does not fit, "needs" and "has" in bytes and "largest", the largest buffers as the compiler tells them. Always
       "seconds" and "kind", what the compiler calls the device.
     """
     import jax
     from jax.experimental import topologies
 
-    from hayakuchi import config
-    from hayakuchi.config import CtrlRecipe
-    from hayakuchi.config.vits import VitsRecipe
+    from hayakuchi.config.recipe import recipe_from_dict
     from hayakuchi.models.ops import traced_for
     from hayakuchi.models.sharding import make_mesh
+    from hayakuchi.plan.account import memory_of
     from hayakuchi.train.loop import lower_steps
     from hayakuchi.train.tasks import make_task
 
-    recipe = config.from_dict(VitsRecipe if request["recipe"]["task"] == "vits" else CtrlRecipe, request["recipe"], "")
+    recipe = recipe_from_dict(request["recipe"], "")
     if request["platform"] == "tpu":
         topology = topologies.get_topology_desc(request["topology"], platform="tpu")
     else:
@@ -47,23 +46,17 @@ def compile_step(request: dict[str, Any]) -> dict[str, Any]:
         topology = topologies.get_topology_desc(request["kind"], platform="cuda", **options)
     devices = topology.devices[: request["devices"]]
     started = time.monotonic()
-    answer: dict[str, Any] = {"kind": devices[0].device_kind}
+    answer: dict[str, Any] = {"kind": str(getattr(devices[0], "device_kind", ""))}
     with traced_for(request["platform"]):
         try:
             [(_, lowered)] = lower_steps(make_task(recipe), make_mesh(recipe.train.mesh, devices))
-            told = lowered.compile().memory_analysis()
+            compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             answer |= read_exhausted(str(error))
         else:
-            answer |= {
-                "arguments": told.argument_size_in_bytes,
-                "temporaries": told.temp_size_in_bytes,
-                "outputs": told.output_size_in_bytes,
-                "aliased": told.alias_size_in_bytes,
-                "program": told.generated_code_size_in_bytes,
-            }
+            answer |= memory_of([compiled]).to_dict()
     return answer | {"seconds": round(time.monotonic() - started, 1)}
 
 
