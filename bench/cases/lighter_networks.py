@@ -159,7 +159,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
         axes.plot([p["seconds"] for p in points], [p["bits_per_character"] for p in points], label=label, **style)
     axes.set_xlabel("seconds of training on two quiet cores")
     axes.set_ylabel("bits per character, held out")
-    axes.set_yscale("log")
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=110)
 
