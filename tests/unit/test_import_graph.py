@@ -12,11 +12,12 @@ PACKAGE = Path(__file__).parents[2] / "src" / "hayakuchi"
 # A module may import modules of its own layer's package and of lower layers only.
 LAYERS = (
     {"errors"},
-    {"config", "directories", "progress", "runtime"},
+    {"config", "directories", "progress", "runtime", "tracing"},
     {"text", "speech"},
     {"corpora", "data", "models"},
     {"train", "infer"},
     {"plan"},
+    {"inspect"},
     {"evaluate", "export"},
     {"bench"},
     {"recipes"},
