@@ -121,7 +121,7 @@ MISTAKES = [
     ("prepare text {tmp}/file --source embedded", "file: exists and is not an empty directory"),
     ("prepare text {tmp}/out --source embedded --tokenizer {tmp}/blank.txt", "blank.txt: not a tokenizer"),
     ("prepare text {tmp}/out --source embedded --heldout 2", "--heldout 2.0: must be in"),
-    ("plan ctrl-nano --device v3-8", "plan: planned, not built yet"),
+    ("serve --text {tmp}/run", "serve: planned, not built yet"),
     ("prepare text gs://bucket/data --source embedded", "gs:// paths are planned"),
     ("fly", "'fly' is not a verb"),
     ("generate", "Missing from hayakuchi generate: RUN"),

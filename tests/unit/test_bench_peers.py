@@ -54,7 +54,8 @@ def run_case(folder, *lines):
 def test_sides_work_in_strict_turns_after_warming_up_one_by_one(tmp_path):
     done, log = run_case(tmp_path, "a", "bb")
     assert done.returncode == 0, done.stderr
-    turn = ["ours a", "theirs a", "ours bb", "theirs bb"]
+    # Each turn twice: the first piece of work is not timed.
+    turn = [f"{side} {line}" for line in ("a", "bb") for side in ("ours", "theirs") for _ in range(2)]
     assert log == ["ours warm", "ours warm", "theirs warm", "theirs warm", *turn, *turn]
     told = json.loads(done.stdout)
     assert [one["theirs"]["told"] for one in told["found"]["bb"]] == [{"length": 2}] * 2
