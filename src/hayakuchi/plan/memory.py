@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from hayakuchi.tracing.walk import walk
-
 # What reads number by number and can be fused into what follows.
 _ELEMENTWISE = frozenset(
     (
@@ -40,9 +38,6 @@ _REDUCTIONS = frozenset(("reduce_sum", "reduce_max", "reduce_min", "reduce_and",
 _PRODUCTS = frozenset(("dot_general", "conv_general_dilated"))
 _RANDOM = frozenset(("random_bits", "threefry2x32", "random_gamma"))
 _LOOPS = ("scan", "while", "cond")
-# A TPU pads what a convolution reads and writes to tiles of its own choice, and keeps copies in two layouts. Not modelled:
-# measured on voices for v3-8, 1.28 to 1.42 times the temporaries (bench/LEDGER.md, estimates of memory).
-_CONVOLUTION_ROOM = 1.35
 
 
 @dataclass(eq=False)
@@ -128,10 +123,7 @@ def estimate_memory(jaxpr: Any, platform: str, shares: dict[tuple[int, ...], int
     counter = _Counter(platform, shares or {})
     inner = jaxpr.jaxpr
     arguments = sum(counter.size(variable.aval) for variable in inner.invars)
-    temporaries, moved = counter.weigh(inner)
-    if platform == "tpu" and any(site.primitive == "conv_general_dilated" for site in walk(inner)):
-        temporaries = round(temporaries * _CONVOLUTION_ROOM)
-    return Estimate(arguments, temporaries, moved)
+    return Estimate(arguments, *counter.weigh(inner))
 
 
 class _Counter:
