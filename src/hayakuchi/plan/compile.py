@@ -133,6 +133,7 @@ def _ask(recipe: Recipe, devices: Devices) -> dict[str, Any]:
             "JAX_PLATFORMS": "cpu",
             "TPU_SKIP_MDS_QUERY": "1",
             "TPU_WORKER_HOSTNAMES": "localhost",
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no device is held, so two plans may be made at once
         }
         with (
             progress.bar(f"compiling {recipe.name} for {devices.name}", None) as bar,

@@ -80,13 +80,16 @@ def _draw(path: Path, curves: dict[str, list[Candidate]]) -> None:
     axes = figure.add_subplot()
     for name, candidates in curves.items():
         ordered = sorted(candidates, key=lambda each: each.parameters)
-        axes.plot([each.parameters for each in ordered], [each.loss for each in ordered], "o-", label=name)
+        own = [each for each in ordered if each.sharing == "none"]
+        shared = [each for each in ordered if each.sharing != "none"]
         best = min(candidates, key=lambda each: each.loss)
-        axes.annotate(
-            f"{best.layers} x {best.width}", (best.parameters, best.loss), (0, -14), textcoords="offset points"
-        )
+        label = f"{name}: {best.layers} x {best.width}"
+        [line] = axes.plot([each.parameters for each in own], [each.loss for each in own], "o-", label=label)
+        # Beside the line: they compute as much as models of many times their parameters.
+        axes.plot([each.parameters for each in shared], [each.loss for each in shared], "x", color=line.get_color())
+        axes.plot(best.parameters, best.loss, "o", color=line.get_color(), markersize=14, fillstyle="none")
     axes.set_xscale("log")
-    axes.set_xlabel("parameters")
+    axes.set_xlabel("parameters (crosses: layers shared)")
     axes.set_ylabel("predicted loss, nats a token")
     axes.legend()
     figure.savefig(path, dpi=150)
