@@ -79,7 +79,7 @@ def measured_text(found: dict[str, Any], planned: dict[str, Any]) -> str:
     low, high = planned["step_seconds"]
     return (
         f"actual: a step {found['step_seconds']:.3g} s (planned {low:.3g} to {high:.3g}), "
-        f"{100 * found['share']:.0f}% of what the device can do, over {found['steps']} steps; "
+        f"{100 * found['share']:.0f}% of what the tables say it can do, over {found['steps']} steps; "
         f"memory {found['memory_bytes'] / 2**30:,.2f} GiB (planned {planned['memory_bytes'] / 2**30:,.2f}); "
         f"compiled in {found['compile_seconds']} s"
     )
