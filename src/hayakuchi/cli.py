@@ -663,6 +663,86 @@ def plan(
     _finish(json, result, text)
 
 
+def inspect(
+    target: Positional[Annotated[str, arg(metavar="RECIPE|FILE.py:FUNCTION")]] = "",
+    /,
+    *,
+    device: str = "",
+    batch: int | None = None,
+    precision: Precision | None = None,
+    top: int = 10,
+    compile: bool = True,  # noqa: A002 - the option is called --compile
+    patience: float = 300.0,
+    numerics: bool = False,
+    replay: Path | None = None,
+    diff: Path | None = None,
+    out: Path | None = None,
+    json: Json = None,
+) -> None:
+    """What the compiler is given, by source line: equations, unrolled loops, constants, dtypes, retraces; and NaN.
+
+    Of a recipe it looks at the training step; of FILE.py at FUNCTION, whose arguments the file gives in `example_args`:
+    a tuple, a list of tuples (several calls: are they traced anew?), a function that returns either, or a dict of these
+    by function.
+
+    Example: hayakuchi inspect vits-jvs --out report
+
+    Example: hayakuchi inspect --replay runs/first/nonfinite/step-812
+
+    Args:
+      target: name of a recipe, a .json file of one, or a function in a file.
+      device: compile for this device too, without it, as `hayakuchi plan` does: v3-8, t4, ...
+      batch: rows of the recipe's step; by default its own.
+      precision: arithmetic of the recipe's step; by default its own.
+      top: lines and findings to show.
+      compile: lower and compile for this machine.
+      patience: seconds after which a compile is given up.
+      numerics: run the function and tell which line gives the first NaN or infinity.
+      replay: make the step again that a run kept when its loss was not finite: RUN/nonfinite/step-N.
+      diff: a former result (of --json or --out) to compare with.
+      out: folder for inspect.json and inspect.html, a page with a treemap and the source.
+      json: write the result as JSON to this file; - for standard output.
+    """
+    if bool(target) == bool(replay):
+        raise UserError(
+            "inspect: name a recipe or FILE.py:FUNCTION, or give --replay RUN/nonfinite/step-N; one of them"
+        )
+    if top < 1:
+        raise UserError(f"--top {top} must be 1 or more")
+    if not patience > 0:
+        raise UserError(f"--patience {patience} must be above 0")
+    set_up_jax()
+    if replay is not None:
+        from hayakuchi.inspect.numerics_text import replay_text
+        from hayakuchi.inspect.replay import replay as make_again
+
+        found = make_again(replay)
+        _finish(json, found, replay_text(found, top))
+        return
+    from hayakuchi.inspect import run as inspection
+    from hayakuchi.inspect import target as targets
+    from hayakuchi.inspect.diff import diff as difference
+    from hayakuchi.inspect.report import text, write_report
+
+    before = inspection.read_result(diff) if diff is not None else None
+    if targets.is_file(target):
+        if batch is not None or precision is not None:
+            raise UserError(f"--batch and --precision are of recipes; {target} gives its own arguments in example_args")
+        looked_at = targets.of_file(target)
+    else:
+        from hayakuchi.plan.plan import with_settings
+
+        looked_at = targets.of_recipe(with_settings(find_recipe(target), batch=batch, precision=precision))
+    result = inspection.inspect_target(looked_at, device=device, compiled=compile, patience=patience, numerics=numerics)
+    if before is not None:
+        result["diff"] = difference(before, result, str(diff))
+    try:
+        _finish(json, result, text(result, top))
+    finally:
+        if out is not None:
+            write_report(result, out)
+
+
 VERBS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "prepare text": prepare_text,
@@ -676,8 +756,9 @@ VERBS: dict[str, Callable[..., None]] = {
     "export": export,
     "bench": bench,
     "plan": plan,
+    "inspect": inspect,
 }
-PLANNED = ("inspect", "import", "serve", "launch")
+PLANNED = ("import", "serve", "launch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,6 +20,10 @@ class Bar:
         """Moves the bar on by `amount`, in the unit of its total."""
         self._progress.advance(self._task, amount)
 
+    def say(self, text: str) -> None:
+        """Writes `text` above the bar on standard error, terminal or not."""
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def update(self, text: str) -> None:
         """Shows `text` behind the bar in place of what stood there."""
         self._progress.update(self._task, text=text)

@@ -6,7 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
-_COMPUTING = ("attribute", "bench", "convert", "demo", "evaluate", "generate", "plan", "speak", "train")
+_COMPUTING = ("attribute", "bench", "convert", "demo", "evaluate", "generate", "inspect", "plan", "speak", "train")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _FIRST_WITH_HUGE_PAGES = [2, 35]
 # Of which a machine with an accelerator has one: NVIDIA's, those of WSL and AMD, a TPU's.

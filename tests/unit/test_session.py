@@ -23,6 +23,7 @@ from hayakuchi.text.codes import CodeBook
 from hayakuchi.train import loop, session
 from hayakuchi.train.checkpoint import CheckpointError, Checkpoints, flatten
 from hayakuchi.train.ctrl_task import CtrlTask
+from hayakuchi.train.dump import read_dump
 from hayakuchi.train.metrics import NonFiniteLossError
 from hayakuchi.train.train_ctrl import train_ctrl
 from helpers import LENGTH, VOCABULARY, random_dataset, tiny_recipe
@@ -350,11 +351,21 @@ def test_nan_stops_the_run_and_is_never_saved(tmp_path, data, monkeypatch, check
         return state._replace(parameters=jax.tree.map(lambda x: x * bad, state.parameters)), metrics
 
     monkeypatch.setattr(CtrlTask, "step", poisoned)
-    with pytest.raises(NonFiniteLossError, match=told):
+    with pytest.raises(NonFiniteLossError, match=told) as caught:
         train_ctrl(tiny_recipe(steps=20, checkpoint_every=checkpoint_every), tmp_path / "run", data)
     arrays, record = saved_state(tmp_path / "run", tiny_recipe(steps=20))
     assert record["step"] == kept
     assert all(np.isfinite(array).all() for array in arrays.values())
+    # What is kept is the step that gave the first bad state, whoever told of it.
+    assert "--replay" in str(caught.value)
+    found = read_dump(tmp_path / "run" / "nonfinite" / "step-6")
+    assert int(found.state.step) == 5
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.state))
+    if checkpoint_every == 3:
+        return
+    state, metrics = jax.jit(found.task().step)(found.state, found.batch, found.key)
+    assert np.isfinite(metrics["loss"])
+    assert not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.parameters))
 
 
 def test_a_failing_save_is_an_error_that_names_the_path(tmp_path, data, monkeypatch):

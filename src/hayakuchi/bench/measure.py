@@ -19,6 +19,7 @@ from hayakuchi.errors import UserError
 from hayakuchi.plan.account import Memory, memory_of
 from hayakuchi.plan.flops import Flops, count_flops
 from hayakuchi.train import loop
+from hayakuchi.train.guard import shapes_of
 from hayakuchi.train.session import fitting_mesh
 
 _ROUND_BATCHES = 1_000
@@ -80,7 +81,7 @@ def compile_variant(recipe: Recipe, work: Work) -> Program:
     programs, devices = compile_step(recipe, work)
     state = programs.abstract_state
     key = jax.random.key(0)
-    counts = {loop.shapes_of(spec): _flops(work, state, spec, key) for spec in work.task.batch_specs()}
+    counts = {shapes_of(spec): _flops(work, state, spec, key) for spec in work.task.batch_specs()}
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
     memory = memory_of(programs.executables)
     return Program(recipe, work, programs, devices, memory, counts, parameters)
@@ -136,7 +137,7 @@ def time_slice(program: Program, number: int, seconds: float) -> list[TimedStep]
         ended = time.perf_counter()
         told = jax.device_get(metrics)
         _check(told)
-        flops = program.flops[loop.shapes_of(batch)].products
+        flops = program.flops[shapes_of(batch)].products
         steps.append(TimedStep(ended - started, drawn - called, float(told[task.unit]), flops))
     return steps
 

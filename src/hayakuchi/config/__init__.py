@@ -16,6 +16,8 @@ from hayakuchi.errors import UserError, require
 
 Precision = Literal["float32", "bfloat16", "float16"]
 Remat = Literal["none", "full", "dots"]
+Retrace = Literal["stop", "warn"]
+MOST_PROFILED = 100  # steps; the files grow with them
 Sharing = Literal["none", "all", "attention", "feed_forward"]
 OptimizerName = Literal["adamw", "adagrad", "muon"]
 ScheduleName = Literal["cosine", "wsd", "constant"]
@@ -180,6 +182,10 @@ class TrainConfig:
       checkpoint_every: steps between checkpoints; one is also written at the end and on SIGTERM or SIGINT.
       keep_checkpoints: how many of the newest checkpoints stay on disk.
       log_every: steps between lines in `metrics.jsonl` and TensorBoard.
+      retrace: what happens where a step would be compiled anew, for arguments that no declared batch has: "stop" ends
+        the run and names them, "warn" names them and compiles.
+      watch: steps between statistics of each module's activations and gradients in TensorBoard; 0 never.
+      profile: steps to take a profile of, early in the session; 0 none.
     """
 
     steps: int = 1_000
@@ -192,8 +198,13 @@ class TrainConfig:
     checkpoint_every: int = 500
     keep_checkpoints: int = 3
     log_every: int = 10
+    retrace: Retrace = "stop"
+    watch: int = 0
+    profile: int = 0
 
     def __post_init__(self) -> None:
+        require(self.watch >= 0, "watch", self.watch, "must be 0 or more")
+        require(0 <= self.profile <= MOST_PROFILED, "profile", self.profile, f"must be 0 to {MOST_PROFILED}")
         for name in ("steps", "batch", "accumulate", "checkpoint_every", "keep_checkpoints", "log_every"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
         require(

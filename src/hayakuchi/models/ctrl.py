@@ -17,6 +17,7 @@ from hayakuchi.config import CtrlConfig, Remat
 from hayakuchi.models import ops
 from hayakuchi.models.ctrl_blocks import LAYER_NORM_EPSILON, RULES, LayerCache, attention_mask, make_blocks, run_blocks
 from hayakuchi.models.layers import Dense, LayerNorm
+from hayakuchi.models.module import Module
 
 
 class Cache(NamedTuple):
@@ -38,7 +39,7 @@ def sinusoid(positions: Int[Array, "*B"], width: int) -> Float[Array, "*B D"]:
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-class Ctrl(nnx.Module):
+class Ctrl(Module):
     """The model. Its state is float32 parameters only.
 
     Args:
@@ -91,6 +92,7 @@ class Ctrl(nnx.Module):
         scores = ops.logits(flat, self.embedding[...], self.vocabulary_bias[...])
         return scores.reshape(*hidden.shape[:-1], -1)
 
+    @jax.named_scope("loss")
     def loss(
         self, hidden: Float[Array, "B L E"], labels: Int[Array, "B L"], weights: Float[Array, "B L"]
     ) -> Float[Array, ""]:
@@ -99,6 +101,7 @@ class Ctrl(nnx.Module):
             hidden, self.embedding[...], self.vocabulary_bias[...], labels, weights, self._chunks(labels)
         )
 
+    @jax.named_scope("loss")
     def distilled_loss(
         self,
         hidden: Float[Array, "B L E"],
@@ -121,6 +124,7 @@ class Ctrl(nnx.Module):
             self._chunks(labels),
         )
 
+    @jax.named_scope("loss")
     def token_losses(self, hidden: Float[Array, "B L E"], labels: Int[Array, "B L"]) -> Float[Array, "B L"]:
         """-log p(label) of every position in nats."""
         return ops.token_losses(hidden, self.embedding[...], self.vocabulary_bias[...], labels, self._chunks(labels))

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from hayakuchi.config import CtrlConfig, Remat, Sharing
 from hayakuchi.models import ops
 from hayakuchi.models.layers import Dense, FeedForward, LayerNorm
+from hayakuchi.models.module import Module, within
 from hayakuchi.models.remat import recomputed
 from hayakuchi.models.sharding import Rule
 
@@ -63,7 +64,7 @@ def attention_mask(segments: Int[Array, "B L"]) -> Bool[Array, "B L L"]:
     return causal[None] & (segments[:, :, None] == segments[:, None, :])
 
 
-class Attention(nnx.Module):
+class Attention(Module):
     """Multi-head attention with biases on all four maps and no dropout on the weights."""
 
     def __init__(self, config: CtrlConfig, key: Key[Array, ""]) -> None:
@@ -106,7 +107,7 @@ class Attention(nnx.Module):
         return self.output(mixed.astype(x.dtype).reshape(batch * new, width)), cache
 
 
-class Block(nnx.Module):
+class Block(Module):
     """Pre-LayerNorm transformer block; dropout on each residual branch. The residual stream is float32.
 
     Where layers share, a listed block lacks the parts that the first block of its group has for it.
@@ -189,7 +190,8 @@ def run_blocks(
             attending = blocks[first if "attention" in shared else index]
             transforming = blocks[first if "feed_forward" in shared else index]
             key, cache = (None if each is None else each[index] for each in (keys, caches))
-            x, cache = layer(attending, transforming, x, key, cache)
+            with within(attending, f"blocks/{index}"):
+                x, cache = layer(attending, transforming, x, key, cache)
             updated.append(cache)
         return x, updated
 
@@ -203,7 +205,8 @@ def run_blocks(
         def body(x: Array, one: tuple[Any, Any, Any]) -> tuple[Array, Any]:
             own, key, cache = one
             block: Block = nnx.merge(graph, {**common, **own})
-            return layer(block, block, x, key, cache)
+            with within(block, "blocks"):
+                return layer(block, block, x, key, cache)
 
         return lax.scan(body, x, each, length=size)
 

@@ -9,11 +9,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from hayakuchi.models import ops
+from hayakuchi.models.module import Module
 from hayakuchi.models.remat import product
 from hayakuchi.models.sharding import Rule
 
 
-class Dense(nnx.Module):
+class Dense(Module):
     """Affine map of the last axis: kernel [I, O], bias [O], both float32."""
 
     def __init__(self, inputs: int, outputs: int, rule: Rule, key: Key[Array, ""]) -> None:
@@ -24,7 +25,7 @@ class Dense(nnx.Module):
         return product(ops.dense(x, self.kernel[...], self.bias[...]))
 
 
-class LayerNorm(nnx.Module):
+class LayerNorm(Module):
     """Layer normalisation (arXiv 1607.06450) over the last axis, computed in float32."""
 
     def __init__(self, width: int, epsilon: float) -> None:
@@ -36,7 +37,7 @@ class LayerNorm(nnx.Module):
         return ops.layer_norm(x, self.scale[...], self.bias[...], self.epsilon)
 
 
-class FeedForward(nnx.Module):
+class FeedForward(Module):
     """Dense, ReLU, dense."""
 
     def __init__(self, width: int, inner: int, expand: Rule, contract: Rule, key: Key[Array, ""]) -> None:

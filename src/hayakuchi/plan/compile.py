@@ -26,7 +26,11 @@ from hayakuchi.runtime import cache_folder
 _PATIENCE_SECONDS = 3_600
 _WORKER = [sys.executable, "-m", "hayakuchi.plan.worker"]
 # Settings that change no program.
-_IDLE = {"train": ("steps", "seed", "checkpoint_every", "keep_checkpoints", "log_every"), "data": None, "name": None}
+_IDLE = {
+    "train": ("steps", "seed", "checkpoint_every", "keep_checkpoints", "log_every", "retrace", "watch", "profile"),
+    "data": None,
+    "name": None,
+}
 # Where each platform's compiler comes from.
 _LIBRARIES = {"tpu": ("libtpu",), "gpu": ("jax_cuda12_plugin",)}
 

@@ -10,6 +10,9 @@ from jax._src import source_info_util
 
 Direction = Literal["forward", "backward", "other"]
 
+# Scopes that JAX itself puts around what is computed anew.
+_MARKS = ("checkpoint", "rematted_computation")
+
 
 class Frame(NamedTuple):
     """A place in somebody's Python code.
@@ -29,6 +32,11 @@ class Frame(NamedTuple):
     end_column: int
 
 
+def leave_out(file: str) -> None:
+    """Leaves the frames of a file out of all stacks, as JAX does with its own: for what only calls others."""
+    source_info_util.register_exclusion(file)
+
+
 def frames_of(equation: Any) -> tuple[Frame, ...]:
     """The stack an equation was traced under without the frames of JAX and the standard library, innermost first."""
     found = source_info_util.user_frames(equation.source_info.traceback)
@@ -43,11 +51,15 @@ def names_of(equation: Any) -> tuple[tuple[str, ...], frozenset[str]]:
     """The `jax.named_scope`s an equation lies in, outermost first, and the transformations it was made by."""
     scopes: list[str] = []
     transforms: set[str] = set()
+    anew = 0  # where the path begins again, as it does for what is computed anew
     for element in equation.source_info.name_stack.stack:
         if isinstance(element, source_info_util.Transform):
             transforms.add(element.name)
+            anew = len(scopes)
         else:
-            scopes += element.name.split("/")
+            scopes += [name for name in element.name.split("/") if name not in _MARKS]
+    if scopes[:anew] == scopes[anew : 2 * anew]:
+        scopes = scopes[anew:]
     return tuple(scopes), frozenset(transforms)
 
 

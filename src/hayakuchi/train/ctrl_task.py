@@ -28,6 +28,7 @@ from hayakuchi.train.precision import (
 )
 from hayakuchi.train.task import Metrics, TrainState
 from hayakuchi.train.teacher import Teacher, started
+from hayakuchi.train.watch import tap
 
 
 def targets(batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L"]]:
@@ -78,8 +79,11 @@ class CtrlTask:
         weights *= scale / jnp.maximum(tokens, 1)
         sums = self._accumulate(state.parameters, (batch, labels, weights), key, state.frozen)
         loss, gradients = unscaled(sums, state.scaler)
-        updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.parameters)
-        parameters = optax.apply_updates(state.parameters, updates)
+        tap("gradients", gradients)
+        with jax.named_scope("optimizer"):
+            updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.parameters)
+            parameters = optax.apply_updates(state.parameters, updates)
+            norm = optax.tree.norm(gradients)
         before = (state.parameters, state.optimizer)
         (parameters, optimizer), finite = guarded(state.scaler, gradients, (parameters, optimizer), before)
         scaler, updates_done = state.scaler, state.step
@@ -88,7 +92,7 @@ class CtrlTask:
         metrics = {
             "loss": loss,
             "tokens": tokens,
-            "gradient_norm": told_norm(optax.tree.norm(gradients), state.scaler),
+            "gradient_norm": told_norm(norm, state.scaler),
             "learning_rate": jnp.asarray(self.schedule(updates_done), jnp.float32),
             **scale_metrics(scaler, state.scaler),
         }

@@ -6,7 +6,7 @@ checkpoints'.
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,18 +16,22 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool
 
+from hayakuchi.config import Retrace
 from hayakuchi.data.batches import BatchIterator
 from hayakuchi.models.sharding import BATCH, shardings
 from hayakuchi.train.checkpoint import Checkpoints
+from hayakuchi.train.guard import Guard
 from hayakuchi.train.metrics import NonFiniteLossError, Reporter
 from hayakuchi.train.precision import all_finite
+from hayakuchi.train.profile import Profiler
 from hayakuchi.train.signals import StopSignal
 from hayakuchi.train.task import Task, TrainState
+from hayakuchi.train.watch import Watch
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The programs of a run, compiled once for each shape of batch: another shape is an error, never a new compile.
+    """The programs of a run, compiled once for each shape of batch; `train.guard` says what becomes of another.
 
     Attributes:
       step: (state, batch, key) -> (state, metrics); the state is donated.
@@ -70,17 +74,23 @@ def lower_steps(task: Task, mesh: Mesh) -> Iterator[tuple[Any, jax.stages.Lowere
     Raises:
       ValueError: the global batch is not a multiple of the number of devices.
     """
+    for batch, traced in trace_steps(task, mesh):
+        yield batch, traced.lower()
+
+
+def trace_steps(task: Task, mesh: Mesh, specs: Sequence[Any] = ()) -> Iterator[tuple[Any, jax.stages.Traced]]:
+    """The step as a jaxpr for each shape of batch, or for the `specs` given."""
     state = abstract_state(task, mesh)
     whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
     layout = jax.tree.map(lambda x: x.sharding, state)
     key = jax.eval_shape(lambda: jax.random.key(0))
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
     step = jax.jit(task.step, donate_argnums=0, out_shardings=(layout, whole))
-    for spec in task.batch_specs():
+    for spec in specs or task.batch_specs():
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), spec)
         with jax.set_mesh(mesh):  # for what says itself what each device does (models/sharding.py)
-            lowered = step.lower(state, batch, key)
-        yield batch, lowered
+            traced = step.trace(state, batch, key)
+        yield batch, traced
 
 
 def placed(local: Any, mesh: Mesh) -> Any:
@@ -89,8 +99,13 @@ def placed(local: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(rows, x), local)
 
 
-def compile_task(task: Task, mesh: Mesh) -> Compiled:
+def compile_task(task: Task, mesh: Mesh, retrace: Retrace = "stop") -> Compiled:
     """Compiles a task's programs for a mesh.
+
+    Args:
+      task: what to train.
+      mesh: devices.
+      retrace: what becomes of a batch of a shape that the task has not declared.
 
     Raises:
       ValueError: the global batch is not a multiple of the number of devices.
@@ -108,11 +123,15 @@ def compile_task(task: Task, mesh: Mesh) -> Compiled:
 
     compiled_init = jax.jit(init, out_shardings=layout._replace(frozen=None))
     started = time.monotonic()
-    steps = {shapes_of(batch): lowered.compile() for batch, lowered in lower_steps(task, mesh)}
-    first = next(iter(steps.values()))  # says what is wrong with another shape
+    declared = [(batch, lowered.compile()) for batch, lowered in lower_steps(task, mesh)]
+
+    def compile_anew(batch: Any) -> Any:
+        [(_, traced)] = trace_steps(task, mesh, [batch])
+        return traced.lower().compile()
+
     seconds = time.monotonic() - started
     return Compiled(
-        step=lambda state, batch, key: steps.get(shapes_of(batch), first)(state, batch, key),
+        step=Guard(declared, state, compile_anew, retrace),
         held_out=_under(mesh, jax.jit(task.held_out_loss, out_shardings=whole)),
         show=_under(mesh, jax.jit(task.show, out_shardings=whole)),
         unit=task.unit,
@@ -121,7 +140,7 @@ def compile_task(task: Task, mesh: Mesh) -> Compiled:
         place=lambda local: placed(local, mesh),
         init=lambda key: with_frozen(compiled_init(key, task.frozen)),
         with_frozen=with_frozen,
-        executables=list(steps.values()),
+        executables=[executable for _, executable in declared],
         seconds=seconds,
     )
 
@@ -145,6 +164,8 @@ def run(
     checkpoints: Checkpoints,
     reporter: Reporter,
     *,
+    profiler: Profiler,
+    watch: Watch,
     steps: int,
     checkpoint_every: int,
     recipe: dict[str, Any],
@@ -166,7 +187,12 @@ def run(
     with StopSignal(jax.process_count()) as stop:
         while done < steps and not stopped:
             batch, position = next(queue)
+            if watch.due(done):
+                with paused(reporter):
+                    reporter.watched(done + 1, watch(state, batch, key))
+            profiler.before()
             state, metrics = programs.step(state, batch, key)
+            profiler.after(metrics)
             done += 1
             reporter.push(done, metrics)
             if done < steps:
@@ -185,14 +211,10 @@ def run(
                         reporter.last |= loss
                         for example in itertools.islice(held_out, 1):
                             reporter.show(done, programs.show(state.parameters, programs.place(example)))
+        profiler.close()
         with paused(reporter):
             checkpoints.wait()  # here a second SIGTERM still does no harm
     return state, stopped
-
-
-def shapes_of(batch: Any) -> tuple[tuple[int, ...], ...]:
-    """What tells a bucket's batches from another's: the shapes of all arrays."""
-    return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
 
 
 @contextmanager

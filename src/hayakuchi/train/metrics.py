@@ -21,13 +21,25 @@ from hayakuchi.train import media
 
 
 class NonFiniteLossError(RuntimeError):
-    """The loss, the gradient or the state of a step was NaN or infinite; that state and later ones were not saved."""
+    """The loss, the gradient or the state of a step was NaN or infinite; that state and later ones were not saved.
+
+    Attributes:
+      step: the first that is known to be bad.
+      kept: folder of what the step was given (`train.dump`), once it is written.
+    """
 
     def __init__(self, step: int, found: str) -> None:
+        self.step = step
+        self.kept: Path | None = None
         super().__init__(
             f"step {step}: {found}: the checkpoints before it are whole. Lower --learning-rate, "
             "lengthen --warmup-steps or use --precision float32, in a new run"
         )
+
+    def __str__(self) -> str:
+        if self.kept is None:
+            return super().__str__()
+        return f"{super().__str__()}. `hayakuchi inspect --replay {self.kept}` finds where it begins"
 
 
 @dataclass
@@ -118,6 +130,15 @@ class Reporter:
         try:
             self._lines.write(json.dumps({"step": step, **values}) + "\n")
             self._lines.flush()
+        except OSError as error:
+            raise self._failure(error) from error
+        self.watched(step, values)
+
+    def watched(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes scalars to TensorBoard alone."""
+        if self._events is None:
+            return
+        try:
             for name, value in values.items():
                 event = Event(step=step, wall_time=time.time(), summary=summary.scalar(name, value))
                 self._events.write(event.SerializeToString())

@@ -1,5 +1,6 @@
 """One training session in a run directory: start or resume, train, leave everything needed to go on."""
 
+import functools
 import logging
 import os
 import time
@@ -20,14 +21,19 @@ from hayakuchi.errors import UserError
 from hayakuchi.models.sharding import make_mesh
 from hayakuchi.train import loop
 from hayakuchi.train.checkpoint import Checkpoints
-from hayakuchi.train.metrics import Reporter
-from hayakuchi.train.task import Task
+from hayakuchi.train.dump import dump_step
+from hayakuchi.train.metrics import NonFiniteLossError, Reporter
+from hayakuchi.train.profile import Profiler
+from hayakuchi.train.task import Task, TrainState
+from hayakuchi.train.watch import Watch
 
 logger = logging.getLogger(__name__)
 
 # Settings that may differ when a run is resumed: they change when and where things are done, not what is computed.
-_FREE = {("train", name) for name in ("mesh", "remat", "checkpoint_every", "keep_checkpoints", "log_every")} | {
-    ("data", "data_workers")
+_FREE = {
+    *(("train", name) for name in ("mesh", "remat", "checkpoint_every", "keep_checkpoints", "log_every")),
+    *(("train", name) for name in ("retrace", "watch", "profile")),
+    ("data", "data_workers"),
 }
 
 
@@ -122,6 +128,18 @@ def fitting_mesh(settings: TrainConfig, devices: Sequence[jax.Device] | None = N
     return mesh
 
 
+def _start(programs: loop.Compiled, checkpoints: Checkpoints, settings: TrainConfig) -> tuple[TrainState, Any, int]:
+    """State, key and position of the data at the newest checkpoint, or at step 0 where there is none."""
+    checkpoints.wait()
+    restored = checkpoints.restore(programs.abstract_state._replace(frozen=None))
+    if restored is None:
+        init_key, key = jax.random.split(jax.random.key(settings.seed))
+        return programs.init(init_key), key, 0
+    state, saved = restored
+    key = jax.random.wrap_key_data(jnp.asarray(saved["key"], jnp.uint32))
+    return programs.with_frozen(state), key, saved["position"]
+
+
 def train(
     task: Task, recipe: Recipe, run: Path, batches: Callable[[int], BatchIterator[Any]], held_out: Iterable[Any]
 ) -> dict[str, Any]:
@@ -147,31 +165,31 @@ def train(
         Reporter(folder, bar, settings.log_every, task.unit, sample_rate_hz) as reporter,
     ):
         bar.update("compiling the step")
-        programs = loop.compile_task(task, mesh)
-        restored = checkpoints.restore(programs.abstract_state._replace(frozen=None))
-        if restored is None:
-            key = jax.random.key(settings.seed)
-            init_key, key = jax.random.split(key)
-            state, position = programs.init(init_key), 0
-        else:
-            state, saved = restored
-            state = programs.with_frozen(state)
-            key, position = jax.random.wrap_key_data(jnp.asarray(saved["key"], jnp.uint32)), saved["position"]
+        programs = loop.compile_task(task, mesh, settings.retrace)
+        state, key, position = _start(programs, checkpoints, settings)
         first = int(state.step)
         bar.advance(first)
         reporter.clock.started = time.monotonic()
-        state, stopped = loop.run(
-            programs,
-            state,
-            key,
-            batches(position),
-            held_out,
-            checkpoints,
-            reporter,
-            steps=settings.steps,
-            checkpoint_every=settings.checkpoint_every,
-            recipe=config.to_dict(recipe),
-        )
+        try:
+            state, stopped = loop.run(
+                programs,
+                state,
+                key,
+                batches(position),
+                held_out,
+                checkpoints,
+                reporter,
+                profiler=Profiler(folder, settings.profile, programs.executables, bar),
+                watch=Watch(task, mesh, settings.watch),
+                steps=settings.steps,
+                checkpoint_every=settings.checkpoint_every,
+                recipe=config.to_dict(recipe),
+            )
+        except NonFiniteLossError as error:
+            del state  # there may be room for one only
+            again = functools.partial(_start, programs, checkpoints, settings)
+            error.kept = dump_step(programs, error.step, again, batches, recipe, run)
+            raise
         seconds = reporter.clock.training()
         return {
             "run": str(run),

@@ -34,6 +34,7 @@ from hayakuchi.train.precision import (
     unscaled,
 )
 from hayakuchi.train.task import Metrics, TrainState
+from hayakuchi.train.watch import tap
 
 _SHOWN_NOISE = 0.667
 _SHOWN_DURATION_NOISE = 0.8
@@ -136,8 +137,9 @@ class VitsTask:
         if scaler is not None:
             scaler = next_scale(scaler, judged_well & made_well)
         if self.recipe.optimizer.average_decay:
-            weight = 1 - self._average_decay(state.step)
-            parameters["average"] = optax.incremental_update(parameters["generator"], parameters["average"], weight)
+            with jax.named_scope("average"):
+                weight = 1 - self._average_decay(state.step)
+                parameters["average"] = optax.incremental_update(parameters["generator"], parameters["average"], weight)
         metrics = {
             "loss": loss,
             **losses,
@@ -245,6 +247,7 @@ class VitsTask:
         frames = batch.audio.shape[1] // self.framing.hop - self.framing.margin
         return jnp.repeat(length_mask(batch.frame_lengths, frames), self.framing.hop, axis=1)
 
+    @jax.named_scope("spectrogram")
     def _heard(self, batch: SpeechBatch) -> _Heard:
         audio = batch.audio.astype(jnp.float32) / 32_768
         spectrogram = linear_spectrogram(audio, self.recipe.model.audio)
@@ -284,8 +287,9 @@ class VitsTask:
         self, parameters: Any, real: Float[Array, "B S"], fake: Float[Array, "B S"]
     ) -> Float[Array, ""]:
         def loss(parameters: Any, real: Array, fake: Array) -> Array:
-            judge = self._merged("discriminators", parameters)
-            return discriminator_loss(judge(jnp.concatenate([real, fake])))
+            judgements = self._merged("discriminators", parameters)(jnp.concatenate([real, fake]))
+            with jax.named_scope("losses"):
+                return discriminator_loss(judgements)
 
         return jnp.asarray(mean_by_rows(loss, parameters, real, fake))
 
@@ -302,7 +306,8 @@ class VitsTask:
 
         def judged(parameters: Any, real: Array, fake: Array) -> Metrics:
             judgements = self._merged("discriminators", parameters)(jnp.concatenate([real, fake]))
-            return {"feature_loss": feature_loss(judgements), "adversarial_loss": adversarial_loss(judgements)}
+            with jax.named_scope("losses"):
+                return {"feature_loss": feature_loss(judgements), "adversarial_loss": adversarial_loss(judgements)}
 
         parts = {
             **self._reconstruction_losses(outputs, batch, heard, start, real),
@@ -310,6 +315,7 @@ class VitsTask:
         }
         return scale * jnp.sum(jnp.stack(list(parts.values()))), parts
 
+    @jax.named_scope("losses")
     def _reconstruction_losses(
         self,
         outputs: _Outputs,
@@ -345,13 +351,15 @@ class VitsTask:
 
         Gives the norm of the gradient, and whether the update was made.
         """
-        before, gradients = parameters[name], join(whole(gradients))
-        together = join(before)
-        updates, changed = self.optimizer.update(gradients, optimizer[name], together)
-        moved = optax.apply_updates(together, updates)
-        (moved, changed), finite = guarded(scaler, gradients, (moved, changed), (together, optimizer[name]))
-        parameters[name], optimizer[name] = part(moved, before), changed
-        return told_norm(optax.tree.norm(gradients), scaler), finite
+        with jax.named_scope(f"optimizer/{name}"):
+            tap(f"gradients/{name}", gradients)
+            before, gradients = parameters[name], join(whole(gradients))
+            together = join(before)
+            updates, changed = self.optimizer.update(gradients, optimizer[name], together)
+            moved = optax.apply_updates(together, updates)
+            (moved, changed), finite = guarded(scaler, gradients, (moved, changed), (together, optimizer[name]))
+            parameters[name], optimizer[name] = part(moved, before), changed
+            return told_norm(optax.tree.norm(gradients), scaler), finite
 
 
 def _schedule(peak: float, decay: float, warmup: int, span: int) -> optax.Schedule:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models.convolutions import add_bias, convolution, leaky_relu, transposed_convolution
+from hayakuchi.models.module import Module
 from hayakuchi.models.remat import recomputed
 from hayakuchi.models.vits.layers import Convolution, Pointwise, WeightNormed, masked, unstack
 from hayakuchi.models.vits.starts import Source
@@ -19,7 +20,7 @@ _LAST_SLOPE = 0.01
 EDGE_KERNEL = 7
 
 
-class ResBlock(nnx.Module):
+class ResBlock(Module):
     """Residual pairs ("1": a dilated convolution, then a plain one) or residual dilated convolutions ("2").
 
     All its convolutions have one shape, so their parameters are one stack, in the order they are applied.
@@ -40,7 +41,7 @@ class ResBlock(nnx.Module):
         return x
 
 
-class Trunk(nnx.Module):
+class Trunk(Module):
     """Upsampling by transposed convolutions, each followed by the mean of parallel residual blocks."""
 
     def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from hayakuchi.config import Remat
 from hayakuchi.models.convolutions import add_bias, convolution, grouped_convolution, leaky_relu, reflect_pad
+from hayakuchi.models.module import Module
 from hayakuchi.models.remat import recomputed
 from hayakuchi.models.vits.layers import WeightNormed, unstack
 from hayakuchi.models.vits.starts import Source
@@ -48,7 +49,7 @@ class Judgement(NamedTuple):
     features: tuple[Array, ...]
 
 
-class ScaleDiscriminator(nnx.Module):
+class ScaleDiscriminator(Module):
     """Strided grouped convolutions over the samples."""
 
     def __init__(self, source: Source, division: int) -> None:
@@ -73,7 +74,7 @@ class ScaleDiscriminator(nnx.Module):
         return Judgement(y[..., 0].astype(jnp.float32), tuple(features))
 
 
-class PeriodDiscriminators(nnx.Module):
+class PeriodDiscriminators(Module):
     """Convolutions over every p-th sample, for each period p. Their parameters have equal shapes and are stacked."""
 
     def __init__(self, source: Source, division: int) -> None:
@@ -90,7 +91,7 @@ class PeriodDiscriminators(nnx.Module):
         return [judge(x, *layers) for judge, *layers in zip(judges, kernels, biases, strict=True)]
 
 
-class Discriminators(nnx.Module):
+class Discriminators(Module):
     """All six.
 
     Args:

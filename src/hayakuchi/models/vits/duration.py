@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models import ops
 from hayakuchi.models.convolutions import pad_time
+from hayakuchi.models.module import Module
 from hayakuchi.models.vits.layers import (
     ChannelNorm,
     Convolution,
@@ -34,7 +35,7 @@ _LEAST_DURATION = 1e-5
 _DETERMINISTIC_OFFSET = 1e-6
 
 
-class _SeparableLayer(nnx.Module):
+class _SeparableLayer(Module):
     """Dilated depthwise convolution and pointwise one, each with LayerNorm and GELU, around a residual."""
 
     def __init__(self, channels: int, width: int, source: Source) -> None:
@@ -66,7 +67,7 @@ class _SeparableLayer(nnx.Module):
         return x + ops.dropout(y, rate, key)
 
 
-class SeparableStack(nnx.Module):
+class SeparableStack(Module):
     """Layers of dilation 1, W, W ** 2: the "dilated and depth-separable" stack of appendix B."""
 
     def __init__(self, channels: int, width: int, rate: float, source: Source) -> None:
@@ -88,7 +89,7 @@ class SeparableStack(nnx.Module):
         return masked(x, mask)
 
 
-class _SplineFlow(nnx.Module):
+class _SplineFlow(Module):
     """Moves the second of two channels by splines that the first and the condition choose."""
 
     def __init__(self, channels: int, width: int, source: Source) -> None:
@@ -105,7 +106,7 @@ class _SplineFlow(nnx.Module):
         return make_spline(widths * self.scale, heights * self.scale, slopes)
 
 
-class SplineFlows(nnx.Module):
+class SplineFlows(Module):
     """An affine map of two channels, then spline flows with the channels swapped after each."""
 
     def __init__(self, channels: int, width: int, source: Source) -> None:
@@ -147,7 +148,7 @@ class SplineFlows(nnx.Module):
         return masked((z - self.mean[...]) * jnp.exp(-self.log_scale[...]), mask)
 
 
-class StochasticDurations(nnx.Module):
+class StochasticDurations(Module):
     """Durations as samples of a flow, trained by a variational bound with dequantisation and augmentation."""
 
     def __init__(self, config: VitsConfig, source: Source) -> None:
@@ -219,7 +220,7 @@ class StochasticDurations(nnx.Module):
         return masked(self.leave(self.stack(x, mask, key)), mask)
 
 
-class DeterministicDurations(nnx.Module):
+class DeterministicDurations(Module):
     """Log-durations by two convolutions (FastSpeech 2, arXiv 2006.04558), trained by squared error."""
 
     def __init__(self, config: VitsConfig, source: Source) -> None:

@@ -6,18 +6,18 @@ Every coupling keeps volume, so the flow has no log-determinant.
 from typing import Any
 
 import jax.numpy as jnp
-from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
+from hayakuchi.models.module import Module
 from hayakuchi.models.vits.layers import Pointwise, masked, scan_stack
 from hayakuchi.models.vits.starts import Source, stacked
 from hayakuchi.models.vits.wavenet import WaveNet
 
 
-class _Coupling(nnx.Module):
+class _Coupling(Module):
     """Shifts the second half of the channels by a function of the first."""
 
     def __init__(self, config: VitsConfig, source: Source, remat: Remat) -> None:
@@ -35,7 +35,7 @@ class _Coupling(nnx.Module):
         return masked(self.leave(x), mask)
 
 
-class Flow(nnx.Module):
+class Flow(Module):
     """Couplings, the channels reversed after each; one scan over the stacked couplings."""
 
     def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:

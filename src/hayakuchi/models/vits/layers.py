@@ -13,12 +13,13 @@ from jaxtyping import Array, Bool, Float, Int
 from hayakuchi.models import ops
 from hayakuchi.models.convolutions import add_bias, convolution_in_scan, weight_norm
 from hayakuchi.models.layers import LayerNorm
+from hayakuchi.models.module import Module
 from hayakuchi.models.vits.starts import Source
 
 LAYER_NORM_EPSILON = 1e-5
 
 
-class Pointwise(nnx.Module):
+class Pointwise(Module):
     """Convolution of width 1, an affine map of every position: kernel [I, O], bias [O]."""
 
     def __init__(
@@ -43,7 +44,7 @@ class Pointwise(nnx.Module):
         return y.reshape(*x.shape[:-1], -1)
 
 
-class Convolution(nnx.Module):
+class Convolution(Module):
     """Convolution that keeps the length: kernel [W, I, O], bias [O] or none."""
 
     def __init__(self, width: int, inputs: int, outputs: int, source: Source, *, biased: bool = True) -> None:
@@ -55,7 +56,7 @@ class Convolution(nnx.Module):
         return y if self.bias is None else add_bias(y, self.bias[...])
 
 
-class WeightNormed(nnx.Module):
+class WeightNormed(Module):
     """Kernel and bias of a weight-normalised layer, or of a stack of equal ones (arXiv 1602.07868).
 
     direction [*N, *K, O] and gain [*N, O]: the kernel is gain * direction / ||direction||, the norm taken over K.

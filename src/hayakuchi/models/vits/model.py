@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
+from hayakuchi.models.module import Module
 from hayakuchi.models.vits.alignment import align, alignment_scores, along, expand
 from hayakuchi.models.vits.decoder import Decoder
 from hayakuchi.models.vits.duration import DeterministicDurations, StochasticDurations
@@ -93,7 +94,7 @@ class Speech(NamedTuple):
     sample_lengths: Int[Array, " B"]
 
 
-class Vits(nnx.Module):
+class Vits(Module):
     """The generator. Its state is float32 parameters only.
 
     Args:

@@ -3,11 +3,11 @@
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
+from hayakuchi.models.module import Module
 from hayakuchi.models.vits.layers import Pointwise, masked
 from hayakuchi.models.vits.starts import Source
 from hayakuchi.models.vits.wavenet import WaveNet
@@ -21,7 +21,7 @@ class Posterior(NamedTuple):
     log_scale: Float[Array, "B T C"]
 
 
-class PosteriorEncoder(nnx.Module):
+class PosteriorEncoder(Module):
     """Spectrogram to the mean and log-scale of z, and a sample."""
 
     def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:

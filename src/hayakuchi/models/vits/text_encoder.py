@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
 from hayakuchi.models import ops
+from hayakuchi.models.module import Module
 from hayakuchi.models.remat import product, recomputed
 from hayakuchi.models.vits.layers import ChannelNorm, Convolution, Pointwise, masked, scan_stack
 from hayakuchi.models.vits.starts import Source, stacked
@@ -19,7 +20,7 @@ from hayakuchi.models.vits.starts import Source, stacked
 _MASKED = float(np.finfo(np.float32).min)  # finite, so that a row without any allowed position stays finite
 
 
-class RelativeAttention(nnx.Module):
+class RelativeAttention(Module):
     """Self-attention with embeddings of the offsets -W..W, shared by the heads (arXiv 1803.02155)."""
 
     def __init__(self, config: VitsConfig, source: Source) -> None:
@@ -76,7 +77,7 @@ def gather_offsets(x: Float[Array, "B H L L"], offsets: int) -> Float[Array, "B 
     return rows[..., :offsets]
 
 
-class _Layer(nnx.Module):
+class _Layer(Module):
     """Post-LayerNorm transformer layer with convolutions in the feed-forward part. The stream is float32."""
 
     def __init__(self, config: VitsConfig, source: Source) -> None:
@@ -99,7 +100,7 @@ class _Layer(nnx.Module):
         return self.feed_forward_norm(x + ops.dropout(masked(expanded, mask), self.dropout, keys[3]))
 
 
-class TextEncoder(nnx.Module):
+class TextEncoder(Module):
     """Symbols to hidden states and to the mean and log-scale of the prior."""
 
     def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:

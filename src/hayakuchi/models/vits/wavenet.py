@@ -2,19 +2,19 @@
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from hayakuchi.config import Remat
 from hayakuchi.models import ops
 from hayakuchi.models.convolutions import add_bias, convolution_in_scan
+from hayakuchi.models.module import Module
 from hayakuchi.models.remat import product, recomputed
 from hayakuchi.models.vits.layers import WeightNormed, masked
 from hayakuchi.models.vits.starts import Source
 
 
-class WaveNet(nnx.Module):
+class WaveNet(Module):
     """Gated convolutions of dilation 1 with residual and skip connections, as one scan over the layers."""
 
     def __init__(

@@ -1,0 +1,1 @@
+"""What the compiler was given, and what came of the numbers."""

@@ -1,0 +1,78 @@
+"""The equations of a program by the source line that made them."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+
+from hayakuchi.inspect.loops import repeats_of, source_of
+from hayakuchi.tracing.source import Frame
+from hayakuchi.tracing.walk import Site
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a line of source became.
+
+    Attributes:
+      file, line, function: where.
+      text: the line.
+      equations: of the jaxpr, bodies of loops counted once.
+      share: of all equations.
+      forward, backward, other: equations by direction.
+      repeats: how often the same equations come again.
+      primitives: by frequency.
+    """
+
+    file: str
+    line: int
+    function: str
+    text: str
+    equations: int
+    share: float
+    forward: int
+    backward: int
+    other: int
+    repeats: int
+    primitives: dict[str, int]
+
+
+def own_frame(site: Site, is_own: Callable[[str], bool]) -> Frame | None:
+    """The line an equation is told of: the innermost of the user's own, else the innermost there is."""
+    return next((frame for frame in site.frames if is_own(frame.file)), site.frames[0] if site.frames else None)
+
+
+def by_line(sites: Iterable[Site], is_own: Callable[[str], bool]) -> tuple[list[Line], float]:
+    """The lines, the one with most equations first; and the share of the equations that have one."""
+    groups: dict[tuple[str, int], list[tuple[Frame, Site]]] = {}
+    total = 0
+    for site in sites:
+        total += 1
+        frame = own_frame(site, is_own)
+        if frame is not None:
+            groups.setdefault((frame.file, frame.line), []).append((frame, site))
+    lines = [_line(file, line, members, total) for (file, line), members in groups.items()]
+    told = sum(line.equations for line in lines)
+    return sorted(lines, key=lambda line: (-line.equations, line.file, line.line)), told / max(total, 1)
+
+
+def _line(file: str, number: int, members: list[tuple[Frame, Site]], total: int) -> Line:
+    directions = Counter(site.direction for _, site in members)
+    source = source_of(file)
+    return Line(
+        file,
+        number,
+        members[0][0].function,
+        source[number - 1].strip() if number <= len(source) else "",
+        len(members),
+        len(members) / total,
+        directions["forward"],
+        directions["backward"],
+        directions["other"],
+        repeats_of(_token(frame, site) for frame, site in members),
+        dict(Counter(site.primitive for _, site in members).most_common()),
+    )
+
+
+def _token(frame: Frame, site: Site) -> Hashable:
+    """What is equal in each round of a loop: the way from the line to the equation."""
+    return (site.frames[: site.frames.index(frame) + 1], site.primitive, site.direction)
