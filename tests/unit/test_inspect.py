@@ -13,6 +13,7 @@ from hayakuchi.inspect.html import Box, squarify
 from hayakuchi.inspect.loops import repeats_of
 from hayakuchi.inspect.run import inspect_target, read_result
 from hayakuchi.inspect.target import is_file, of_file, of_recipe
+from hayakuchi.plan.compile import Compilation, CompilerError
 from hayakuchi.recipes import find_recipe
 
 EXAMPLES = '''"""書いてみた例。"""
@@ -242,6 +243,46 @@ def test_a_recipe_is_told_by_our_lines():
     assert result["memory"]["peak"] > 1e6
     assert [buffer for buffer in result["buffers"] if buffer["file"].endswith(".py") and buffer["line"]]
     assert result["buffers"] == sorted(result["buffers"], key=lambda buffer: -buffer["bytes"])
+
+
+def test_a_voice_is_told_by_our_lines():
+    result = inspect_target(of_recipe(find_recipe("vits-nano")), compiled=False)
+    assert result["coverage"] >= 0.99
+    assert any(each["file"].endswith("discriminators.py") for each in of_kind(result, "loop"))
+
+
+@pytest.mark.parametrize(
+    ("needs", "told"), [(3 << 30, "v3-8: fits, needs 3.00 of 15.48 GiB"), (1 << 40, "does not fit")]
+)
+def test_a_recipe_is_compiled_for_a_device_that_is_not_there(needs, told, monkeypatch, capsys):
+    asked = []
+
+    def compile_for(recipe, devices):
+        asked.append((recipe.train.precision, devices.name))
+        return Compilation(1 << 30, needs - (1 << 30), needs, seconds=12.0, largest=["2.0G f32[8]"])
+
+    monkeypatch.setattr("hayakuchi.inspect.run.compile_for", compile_for)
+    assert cli.main(["inspect", "ctrl-nano", "--device", "v3-8", "--precision", "bfloat16", "--no-compile"]) == 0
+    said = capsys.readouterr().out
+    assert told in said
+    assert "2.0G f32[8]" in said
+    assert asked == [("bfloat16", "v3-8")]
+
+
+def test_a_compiler_that_is_not_there_is_told(monkeypatch, capsys):
+    def compile_for(recipe, devices):
+        raise CompilerError("libtpu is not installed")
+
+    monkeypatch.setattr("hayakuchi.inspect.run.compile_for", compile_for)
+    assert cli.main(["inspect", "ctrl-nano", "--device", "v3-8", "--no-compile"]) == 2
+    assert "--device v3-8: libtpu is not installed" in capsys.readouterr().err
+
+
+def test_a_compile_that_does_not_end_is_given_up(examples, capsys):
+    assert cli.main(["inspect", f"{examples}:gru", "--patience", "0.01", "--top", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "not compiled within 0 s" in said
+    assert "unrolled 128 times" in said
 
 
 def test_what_changed_between_two_states(examples, tmp_path):

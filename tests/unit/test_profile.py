@@ -69,30 +69,37 @@ def plane(name, *lines):
     return SimpleNamespace(name=name, lines=[SimpleNamespace(name="line", events=events) for events in lines])
 
 
-def event(op, start, duration, module="jit_step"):
-    stats = [("hlo_op", op), ("hlo_module", module)] if op else []
-    return SimpleNamespace(start_ns=start, duration_ns=duration, stats=stats)
+def event(op, start, duration, module="jit_step", **stats):
+    told = {"hlo_op": op, "hlo_module": module, "program_id": 7, **stats} if op else stats
+    name = op or stats.pop("name", "")
+    return SimpleNamespace(name=name, start_ns=start, duration_ns=duration, stats=list(told.items()))
+
+
+def times(*planes):
+    found = {}
+    for program, name, time in operation_times(planes):
+        assert program == "7"
+        found[name] = found.get(name, 0) + time
+    return found
 
 
 def test_time_inside_an_operation_is_not_its_own():
-    nested = [
-        event("while", 0, 100),
-        event("dot", 10, 30),
-        event("add", 50, 20),
-        event("dot", 120, 5),
-        event(None, 0, 999),
-    ]
+    nested = [event("while", 0, 100), event("dot", 10, 30), event("add", 50, 20), event("dot", 120, 5)]
+    nested.append(event(None, 0, 999))
     other = [event("dot", 0, 7), event("fusion", 0, 50, "jit_held_out")]
-    found = {}
-    for name, time in operation_times([plane("/host:CPU", nested, other)]):
-        found[name] = found.get(name, 0) + time
-    assert found == {"while": 50, "dot": 42, "add": 20}
+    assert times(plane("/host:CPU", nested, other)) == {"while": 50, "dot": 42, "add": 20}
+
+
+def test_work_that_goes_on_after_its_event_counts_but_for_what_else_the_thread_does():
+    line = [event("dot", 0, 2, _p=5), event("add", 10, 20), event("mul", 90, 30)]
+    ends = [event(None, 100, 1, name="end: dot", _c=5), event(None, 300, 1, name="end: other", _c=6)]
+    assert times(plane("/host:CPU", line, ends)) == {"dot": 101 - 20 - 11, "add": 20, "mul": 30}
 
 
 def test_a_device_goes_before_the_hosts_threads():
     planes = [plane("/host:CPU", [event("copy", 0, 9)]), plane("/device:GPU:0", [event("fusion", 0, 4)])]
-    assert dict(operation_times(planes)) == {"fusion": 4}
-    assert dict(operation_times([plane("/device:GPU:0", []), planes[0]])) == {"copy": 9}
+    assert times(*planes) == {"fusion": 4}
+    assert times(plane("/device:GPU:0", []), planes[0]) == {"copy": 9}
 
 
 MUL = 'metadata={op_name="jit(step)/transpose(jvp(ctrl))/blocks/0/jit(_where)/mul" stack_frame_id=1}'
@@ -128,7 +135,9 @@ def test_instructions_know_their_line_and_module():
     assert module_of(tanh.operation) == (("ctrl", "blocks", "0"), "forward")
     assert module_of(fusion.operation) == (("ctrl", "blocks", "0"), "backward")
     assert (argument.opcode, argument.file, argument.line) == ("parameter", "", 0)
-    found = summed({"fusion": 3e6, "tanh.1": 1e6, "unknown": 4e6}, {each.name: each for each in instructions(HLO)}, 2)
+    known = {each.name: each for each in instructions(HLO)}
+    spent = {("1", "fusion"): 3e6, ("1", "tanh.1"): 1e6, ("1", "unknown"): 4e6}
+    found = summed(spent, [{}, known], 2)
     assert found["milliseconds"] == 4
     modules = {(sink["name"], sink["direction"]): sink["share"] for sink in found["modules"]}
     assert modules == {
@@ -137,3 +146,45 @@ def test_instructions_know_their_line_and_module():
         ("ctrl/blocks/0", "forward"): 0.125,
     }
     assert np.isclose(sum(sink["share"] for sink in found["operations"]), 1)
+
+
+def test_two_compiled_steps_are_not_mixed_up():
+    here, there = instructions(HLO)[:2], instructions(HLO.replace("blocks/0", "blocks/1"))
+    texts = [{each.name: each for each in here}, {each.name: each for each in there}]
+    spent = {("1", "tanh.1"): 1e6, ("2", "tanh.1"): 1e6, ("2", "fusion"): 2e6}
+    found = summed(spent, texts, 1)
+    shares = {sink["name"]: 0.0 for sink in found["modules"]}
+    for sink in found["modules"]:
+        shares[sink["name"]] += sink["share"]
+    assert shares == {"ctrl/blocks/0": 0.25, "ctrl/blocks/1": 0.75}
+
+
+def test_a_loop_is_no_work_of_its_own():
+    loop = HLO.replace("fusion(%x), kind=kLoop, calls=%fused", "while(%x), condition=%c, body=%fused")
+    texts = [{each.name: each for each in instructions(loop)}]
+    found = summed({("1", "fusion"): 5e6, ("1", "tanh.1"): 1e6}, texts, 1)
+    assert [sink["name"] for sink in found["modules"]] == ["ctrl/blocks/0"]
+    assert found["milliseconds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        ("jit(step)/jvp(ctrl)/blocks/0/attention/bhts,bshk->bthk/dot_general", "ctrl/blocks/0/attention"),
+        (
+            "jit(step)/transpose(jvp(ctrl))/blocks/0/jvp(ctrl)/blocks/0/rematted_computation/dense/mul",
+            "ctrl/blocks/0/dense",
+        ),
+        ("jit(step)/jvp(vits)/Vits.noise/jit(_normal)/jit(_normal_real)/mul", "vits"),
+        ("jit(step)/optimizer/generator/mul", "optimizer/generator"),
+        ("jit(step)/jvp()/while/body/decoder/add", "decoder"),
+        ("", ""),
+    ],
+)
+def test_paths_of_operations(operation, expected):
+    assert "/".join(module_of(operation)[0]) == expected
+
+
+def test_a_session_too_short_for_a_profile_says_so(tmp_path, data, capsys):
+    train_ctrl(tiny_recipe(steps=2, profile=5), tmp_path / "run", data)
+    assert "no profile: it begins with step 3 of a session, this one had 2" in capsys.readouterr().err

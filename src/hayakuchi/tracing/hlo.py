@@ -13,7 +13,7 @@ _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 # Names that transformations put around scopes, and those of library functions and loops between them.
 _TRANSFORMS = re.compile(r"(?:transpose|jvp|vmap|remat|checkpoint|rematted_computation)\(|\)+$")
 _BETWEEN = re.compile(
-    r"^(?:jit|pjit|closed_call|core_call|checkpoint|remat\d?|while|body|cond|branch_\d+_fun)(?:\(.*)?$"
+    r"^(?:jit|pjit|closed_call|core_call|checkpoint|remat\d?|rematted_computation|while|body|cond|branch_\d+_fun)(?:\(.*)?$"
 )
 _ITEM_BYTES = {
     **dict.fromkeys(("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"), 1),
@@ -92,8 +92,20 @@ def module_of(operation: str) -> tuple[tuple[str, ...], Direction]:
         direction = "backward"
     elif "jvp(" in operation:
         direction = "forward"
-    parts = [_TRANSFORMS.sub("", part) for part in operation.split("/") if not part.startswith(("jit(", "pjit("))]
-    return tuple(part for part in parts[:-1] if part and not _BETWEEN.fullmatch(part)), direction
+    first, *path = operation.split("/")
+    if not first.startswith("jit("):
+        path.insert(0, first)
+    scopes: list[str] = []
+    for part in path[:-1]:
+        if part.startswith("jit("):
+            break  # from here on the names are a library's
+        name = _TRANSFORMS.sub("", part)
+        # Neither what einsum calls itself nor a method that JAX names is a module.
+        if name and "->" not in name and "." not in name and not _BETWEEN.fullmatch(name):
+            scopes.append(name)
+    # The path of what is computed anew begins twice.
+    half = next((n for n in range(len(scopes) // 2, 0, -1) if scopes[:n] == scopes[n : 2 * n]), 0)
+    return tuple(scopes[half:]), direction
 
 
 def _section(text: str, title: str) -> str:

@@ -10,7 +10,7 @@ from jax._src import source_info_util
 
 Direction = Literal["forward", "backward", "other"]
 
-# Scopes that JAX itself puts around what is computed anew.
+# Scopes that JAX itself puts around what is computed anew; those of einsum have an arrow.
 _MARKS = ("checkpoint", "rematted_computation")
 
 
@@ -57,7 +57,7 @@ def names_of(equation: Any) -> tuple[tuple[str, ...], frozenset[str]]:
             transforms.add(element.name)
             anew = len(scopes)
         else:
-            scopes += [name for name in element.name.split("/") if name not in _MARKS]
+            scopes += [name for name in element.name.split("/") if name not in _MARKS and "->" not in name]
     if scopes[:anew] == scopes[anew : 2 * anew]:
         scopes = scopes[anew:]
     return tuple(scopes), frozenset(transforms)

@@ -192,7 +192,9 @@ def run(
                     reporter.watched(done + 1, watch(state, batch, key))
             profiler.before()
             state, metrics = programs.step(state, batch, key)
-            profiler.after(metrics)
+            if profiler.after(metrics):
+                with paused(reporter):
+                    profiler.close()
             done += 1
             reporter.push(done, metrics)
             if done < steps:
@@ -211,8 +213,8 @@ def run(
                         reporter.last |= loss
                         for example in itertools.islice(held_out, 1):
                             reporter.show(done, programs.show(state.parameters, programs.place(example)))
-        profiler.close()
         with paused(reporter):
+            profiler.close()
             checkpoints.wait()  # here a second SIGTERM still does no harm
     return state, stopped
 

@@ -7,9 +7,10 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
@@ -22,14 +23,7 @@ _SKIPPED = 2  # steps at the start of a session, which still wake things up
 _MODULE = "jit_step"
 _DEPTH = 3
 _TOLD = 10
-
-
-class Event(Protocol):
-    """As `jax.profiler.ProfileData` has it."""
-
-    start_ns: float
-    duration_ns: float
-    stats: Iterable[tuple[str, Any]]
+_CONTROL = ("while", "conditional", "call")  # what runs others
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class Sink:
 
 
 class Profiler:
-    """Takes a profile of `count` steps of a session into RUN/profile.
+    """Takes a profile of `count` steps of a session into RUN/profile, in place of the last session's.
 
     Args:
       run: run directory; None takes none. Of several processes each would write what the first does, so it alone does.
@@ -62,7 +56,7 @@ class Profiler:
       bar: where to say what was found.
 
     Raises:
-      UserError: of `before` and `after`: it cannot be written there.
+      UserError: of `before` and `close`: it cannot be written there.
     """
 
     def __init__(self, run: Path | None, count: int, executables: Sequence[Any], bar: Bar) -> None:
@@ -70,12 +64,14 @@ class Profiler:
         self._count = count
         self._executables = executables
         self._bar = bar
-        self._begun = self._ended = 0
+        self._begun = self._profiled = 0
         self._running = False
+        self._last: Any = None
 
     def before(self) -> None:
         """To be called before a step."""
         if self._folder is not None and self._begun == _SKIPPED and not self._running:
+            jax.block_until_ready(self._last)  # else the end of the step before would be seen too
             options = jax.profiler.ProfileOptions()
             options.python_tracer_level = 0  # it slows the host down, and says nothing of the device
             try:
@@ -87,27 +83,41 @@ class Profiler:
             self._running = True
         self._begun += 1
 
-    def after(self, metrics: Any) -> None:
-        """To be called after a step, with what it gave."""
+    def after(self, metrics: Any) -> bool:
+        """To be called after a step, with what it gave; whether it was the last one to profile: then call `close`."""
+        self._last = metrics
         if not self._running:
-            return
-        self._ended += 1
-        if self._ended == self._count:
-            jax.block_until_ready(metrics)
-            self.close()
+            return False
+        self._profiled += 1
+        if self._profiled < self._count:
+            return False
+        jax.block_until_ready(metrics)
+        return True
 
     def close(self) -> None:
-        """Ends a profile that is being taken, and tells what took the time."""
-        if not self._running or self._folder is None:
+        """Ends the profile, and tells what took the time; nothing where none is being taken."""
+        folder, self._folder = self._folder, None
+        if folder is None:
             return
-        steps, self._running, folder, self._folder = self._ended, False, self._folder, None
+        if not self._running:
+            self._bar.say(f"no profile: it begins with step {_SKIPPED + 1} of a session, this one had {self._begun}")
+            return
+        self._running = False
         try:
+            jax.block_until_ready(self._last)
             jax.profiler.stop_trace()
-            found = read_sinks(folder, self._executables, steps)
+            found = read_sinks(folder, self._executables, self._profiled)
             (folder / SINKS).write_text(json.dumps(found, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
         except (OSError, RuntimeError) as error:
             raise UserError(f"{folder}: the profile cannot be written ({error})") from error
-        self._bar.say(sinks_text(found, folder))
+        self._bar.say(sinks_text(found, folder, self._count))
+
+    def abandon(self) -> None:
+        """Ends the profile of a session that failed."""
+        if self._running:
+            self._running, self._folder = False, None
+            with suppress(OSError, RuntimeError):
+                jax.profiler.stop_trace()
 
 
 def read_sinks(folder: Path, executables: Sequence[Any], steps: int) -> dict[str, Any]:
@@ -121,82 +131,120 @@ def read_sinks(folder: Path, executables: Sequence[Any], steps: int) -> dict[str
     Returns:
       "steps"; "milliseconds" of all operations, a step; "modules" and "operations", the largest first (see `Sink`).
     """
-    known: dict[str, Instruction] = {}
-    for executable in executables:
-        known |= {each.name: each for each in instructions(executable.as_text() or "")}
-    seconds: dict[str, float] = defaultdict(float)
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
     for path in sorted(folder.rglob("*.xplane.pb")):
-        for name, duration in operation_times(jax.profiler.ProfileData.from_file(str(path)).planes):
-            seconds[name] += duration
-    return summed(seconds, known, max(steps, 1))
+        for program, name, duration in operation_times(jax.profiler.ProfileData.from_file(str(path)).planes):
+            seconds[program, name] += duration
+    texts = [{each.name: each for each in instructions(executable.as_text() or "")} for executable in executables]
+    return summed(seconds, texts, max(steps, 1))
 
 
-def operation_times(planes: Iterable[Any]) -> Iterator[tuple[str, float]]:
-    """Name and own nanoseconds of each operation of the step that was run: without those that ran inside it.
+def operation_times(planes: Iterable[Any]) -> Iterator[tuple[str, str, float]]:
+    """Program, name and own nanoseconds of each operation of the step that was run: without those that ran inside it.
 
     A device has planes of its own; a CPU's operations are among the host's threads.
     """
-    told = [(plane.name, line) for plane in planes for line in plane.lines]
-    device = any(name.startswith("/device:") and _operations(line) for name, line in told)
-    for name, line in told:
-        if device and not name.startswith("/device:"):
-            continue
-        yield from _own_times(_operations(line))
+    found = [(plane.name.startswith("/device:"), _operations(plane)) for plane in planes]
+    device = any(of_device and any(lines) for of_device, lines in found)
+    for of_device, lines in found:
+        if of_device or not device:
+            for line in lines:
+                yield from _own_times(line)
 
 
-def _operations(line: Any) -> list[tuple[float, float, str]]:
-    """Start, end and name of the operations on a line, the outer before the inner."""
-    found = []
-    for event in line.events:
-        stats = {key: value for key, value in event.stats if key in ("hlo_op", "hlo_module")}
-        if "hlo_op" in stats and str(stats.get("hlo_module", "")).startswith(_MODULE):
-            found.append((float(event.start_ns), float(event.start_ns + event.duration_ns), str(stats["hlo_op"])))
-    return sorted(found, key=lambda each: (each[0], -each[1]))
+_Operation = tuple[float, float, str, str]
 
 
-def _own_times(events: list[tuple[float, float, str]]) -> Iterator[tuple[str, float]]:
-    open_: list[tuple[float, str, list[float]]] = []  # end, name, time of those inside
+def _operations(plane: Any) -> list[list[_Operation]]:
+    """By line the start, end, program and name of the operations, the outer before the inner.
 
-    def finish(until: float) -> Iterator[tuple[str, float]]:
+    On a CPU some begin work that goes on when their event is over; another event then tells the end.
+    """
+    lines, ends = [], {}
+    for line in plane.lines:
+        found = []
+        for event in line.events:
+            stats = dict(event.stats)
+            end = float(event.start_ns + event.duration_ns)
+            if "hlo_op" in stats and str(stats.get("hlo_module", "")).startswith(_MODULE):
+                name = str(stats["hlo_op"])
+                found.append((float(event.start_ns), end, str(stats.get("program_id", "")), name, stats.get("_p")))
+            elif event.name.startswith("end: ") and "_c" in stats:
+                ends[stats["_c"]] = end
+        lines.append(found)
+    joined = [
+        [(start, max(end, ends.get(flow, 0.0)), program, name) for start, end, program, name, flow in line]
+        for line in lines
+    ]
+    return [sorted(line, key=lambda each: (each[0], -each[1])) for line in joined]
+
+
+def _own_times(operations: list[_Operation]) -> Iterator[tuple[str, str, float]]:
+    open_: list[tuple[float, str, str, list[float]]] = []  # end, program, name; its time, and that of those inside
+
+    def finish(until: float) -> Iterator[tuple[str, str, float]]:
         while open_ and open_[-1][0] <= until:
-            _, name, times = open_.pop()
-            yield name, times[0] - times[1]
+            _, program, name, times = open_.pop()
+            yield program, name, max(times[0] - times[1], 0.0)
 
-    for start, end, name in events:
+    for start, end, program, name in operations:
         yield from finish(start)
         if open_:
-            open_[-1][2][1] += end - start
-        open_.append((end, name, [end - start, 0.0]))
+            open_[-1][3][1] += min(end, open_[-1][0]) - start
+        open_.append((end, program, name, [end - start, 0.0]))
     yield from finish(float("inf"))
 
 
-def summed(nanoseconds: dict[str, float], known: dict[str, Instruction], steps: int) -> dict[str, Any]:
-    """The times of operations, and of the modules that they belong to (see `read_sinks`)."""
-    total = sum(nanoseconds.values())
+def summed(
+    nanoseconds: dict[tuple[str, str], float], texts: Sequence[dict[str, Instruction]], steps: int
+) -> dict[str, Any]:
+    """The times of operations, and of the modules that they belong to (see `read_sinks`).
+
+    Args:
+      nanoseconds: by program and operation.
+      texts: of each compiled step its instructions by name; a program is the one that has most of its operations.
+      steps: that were profiled.
+    """
+    names: dict[str, set[str]] = defaultdict(set)
+    for program, name in nanoseconds:
+        names[program].add(name)
+    known = {program: _text_of(these, texts) for program, these in names.items()}
     modules: dict[tuple[str, str], float] = defaultdict(float)
-    operations = []
-    for name, spent in nanoseconds.items():
-        instruction = known.get(name)
-        scopes, direction = module_of(instruction.operation) if instruction else ((), "other")
-        modules["/".join(scopes[:_DEPTH]) or "(no module)", direction] += spent
-        told = f"{name} ({instruction.operation})" if instruction and instruction.operation else name
-        place = (instruction.file, instruction.line) if instruction else ("", 0)
-        operations.append(Sink(told, direction, spent / 1e6 / steps, spent / max(total, 1), *place))
-    of_modules = [
-        Sink(*key, milliseconds=spent / 1e6 / steps, share=spent / max(total, 1)) for key, spent in modules.items()
+    operations: dict[tuple[str, str, str, int], float] = defaultdict(float)
+    for (program, name), spent in nanoseconds.items():
+        instruction = known[program].get(name)
+        if instruction is None:
+            modules["(no module)", "other"] += spent
+            operations[name, "other", "", 0] += spent
+        elif instruction.opcode not in _CONTROL:
+            scopes, direction = module_of(instruction.operation)
+            modules["/".join(scopes[:_DEPTH]) or "(no module)", direction] += spent
+            told = f"{name} ({instruction.operation})" if instruction.operation else name
+            operations[told, direction, instruction.file, instruction.line] += spent
+    total = max(sum(modules.values()), 1.0)
+    of_modules = [Sink(*key, spent / 1e6 / steps, spent / total) for key, spent in modules.items()]
+    of_operations = [
+        Sink(name, direction, spent / 1e6 / steps, spent / total, file, line)
+        for (name, direction, file, line), spent in operations.items()
     ]
     return {
         "steps": steps,
-        "milliseconds": total / 1e6 / steps,
+        "milliseconds": sum(modules.values()) / 1e6 / steps,
         "modules": [asdict(sink) for sink in sorted(of_modules, key=lambda sink: -sink.share)],
-        "operations": [asdict(sink) for sink in sorted(operations, key=lambda sink: -sink.share)],
+        "operations": [asdict(sink) for sink in sorted(of_operations, key=lambda sink: -sink.share)],
     }
 
 
-def sinks_text(found: dict[str, Any], folder: Path) -> str:
+def _text_of(names: set[str], texts: Sequence[dict[str, Instruction]]) -> dict[str, Instruction]:
+    """The compiled step that has most of the names."""
+    return max(texts, key=lambda text: len(names & text.keys()), default={})
+
+
+def sinks_text(found: dict[str, Any], folder: Path, asked: int) -> str:
     """The largest sinks, for people."""
     threads = f"{found['milliseconds']:,.1f} ms of operations a step, on all threads together"
-    lines = [f"profile of {found['steps']} steps in {folder}: {threads}"]
+    of = f" of the {asked} asked for" if asked != found["steps"] else ""
+    lines = [f"profile of {found['steps']} steps{of} in {folder}: {threads}"]
     lines += [f"{_figures(sink)}  {sink['direction']:8}  {sink['name']}" for sink in found["modules"][:_TOLD]]
     lines.append("  and by operation")
     for sink in found["operations"][:_TOLD]:

@@ -165,8 +165,12 @@ def train(
         Reporter(folder, bar, settings.log_every, task.unit, sample_rate_hz) as reporter,
     ):
         bar.update("compiling the step")
+        if settings.profile:
+            # A program from the cache may have the modules and lines of older code.
+            jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
         programs = loop.compile_task(task, mesh, settings.retrace)
         state, key, position = _start(programs, checkpoints, settings)
+        profiler = Profiler(folder, settings.profile, programs.executables, bar)
         first = int(state.step)
         bar.advance(first)
         reporter.clock.started = time.monotonic()
@@ -179,7 +183,7 @@ def train(
                 held_out,
                 checkpoints,
                 reporter,
-                profiler=Profiler(folder, settings.profile, programs.executables, bar),
+                profiler=profiler,
                 watch=Watch(task, mesh, settings.watch),
                 steps=settings.steps,
                 checkpoint_every=settings.checkpoint_every,
@@ -190,6 +194,8 @@ def train(
             again = functools.partial(_start, programs, checkpoints, settings)
             error.kept = dump_step(programs, error.step, again, batches, recipe, run)
             raise
+        finally:
+            profiler.abandon()
         seconds = reporter.clock.training()
         return {
             "run": str(run),

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from hayakuchi.tracing.evaluate import measured_run
@@ -67,7 +68,8 @@ class Watch:
         shapes = shapes_of(batch)
         with jax.set_mesh(self._mesh):
             if shapes not in self._programs:
-                self._programs[shapes] = jax.jit(_statistics(self._task, state, batch, key))
+                statistics = _statistics(self._task, state, batch, key)
+                self._programs[shapes] = jax.jit(statistics, out_shardings=NamedSharding(self._mesh, P()))
             found = self._programs[shapes](state, batch, key)
         return {name: float(value) for name, value in jax.device_get(found).items()}
 
