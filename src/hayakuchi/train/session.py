@@ -4,6 +4,7 @@ import functools
 import logging
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -190,7 +191,9 @@ def train(
                 recipe=config.to_dict(recipe),
             )
         except NonFiniteLossError as error:
-            del state  # there may be room for one only
+            # There may be room for one state only, and the frames that the error came through hold theirs.
+            del state
+            traceback.clear_frames(error.__traceback__)
             again = functools.partial(_start, programs, checkpoints, settings)
             error.kept = dump_step(programs, error.step, again, batches, recipe, run)
             raise
