@@ -732,7 +732,8 @@ def inspect(
     else:
         from hayakuchi.plan.plan import with_settings
 
-        looked_at = targets.of_recipe(with_settings(find_recipe(target), batch=batch, precision=precision))
+        recipe = _recipe_to_inspect(target)
+        looked_at = targets.of_recipe(with_settings(recipe, batch=batch, precision=precision))
     result = inspection.inspect_target(looked_at, device=device, compiled=compile, patience=patience, numerics=numerics)
     if before is not None:
         result["diff"] = difference(before, result, str(diff))
@@ -741,6 +742,16 @@ def inspect(
     finally:
         if out is not None:
             write_report(result, out)
+    inspection.tell_failure(result)
+
+
+def _recipe_to_inspect(name: str) -> Recipe:
+    try:
+        return find_recipe(name)
+    except UserError as error:
+        if name.endswith(".json"):
+            raise
+        raise UserError(f"{error}; nor is it a function of a file, which is written FILE.py:FUNCTION") from error
 
 
 VERBS: dict[str, Callable[..., None]] = {

@@ -1,6 +1,7 @@
 """What in a traced program is likely not meant: unrolled loops, constants, dtypes, callbacks, memory not given back."""
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,15 +11,47 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from hayakuchi.inspect.lines import own_frame
+from hayakuchi.inspect.lines import NARROW, own_frame, widened_bytes
 from hayakuchi.inspect.loops import Loop
 from hayakuchi.tracing.signature import differences, signature
 from hayakuchi.tracing.source import Frame
-from hayakuchi.tracing.walk import Site
+from hayakuchi.tracing.walk import Site, inner_jaxprs
 
 _LARGE_BYTES = 1 << 20
-_NARROW = ("bfloat16", "float16")
 _PRODUCTS = ("dot_general", "conv_general_dilated")
+# Through these a widened array stays what it was: moved, or computed with number by number.
+_KEEPING = frozenset(
+    (
+        *(
+            "abs",
+            "add",
+            "clamp",
+            "copy",
+            "div",
+            "erf",
+            "exp",
+            "expm1",
+            "integer_pow",
+            "log",
+            "log1p",
+            "logistic",
+            "max",
+        ),
+        *("min", "mul", "neg", "pow", "rsqrt", "select_n", "sign", "sqrt", "square", "sub", "tanh"),
+        *(
+            "broadcast_in_dim",
+            "concatenate",
+            "dynamic_slice",
+            "expand_dims",
+            "pad",
+            "reshape",
+            "rev",
+            "slice",
+            "squeeze",
+        ),
+        *("transpose", "name", "optimization_barrier", "stop_gradient"),
+    )
+)
 # Primitives to name, with what they do and what to do.
 _NAMED = {
     "callback": (
@@ -147,33 +180,77 @@ def _doubles(sites: Sequence[Site], is_own: Callable[[str], bool]) -> Iterator[F
 
 def _upcasts(sites: Sequence[Site], is_own: Callable[[str], bool]) -> Iterator[Finding]:
     """Matrix products in float32 of what was bfloat16 or float16 before."""
-    widened: dict[int, Site] = {}  # by the variable's identity: a literal cannot be a key
-    sizes: dict[tuple[str, int], tuple[int, str]] = {}
-    for site in sites:
-        equation = site.equation
-        if site.primitive == "convert_element_type" and _dtype(equation.outvars[0]) == "float32":
-            if _dtype(equation.invars[0]) in _NARROW:
-                widened[id(equation.outvars[0])] = site
-        elif (
-            site.primitive in ("reshape", "transpose", "broadcast_in_dim", "squeeze")
-            and id(equation.invars[0]) in widened
-        ):
-            widened[id(equation.outvars[0])] = widened[id(equation.invars[0])]
-        elif site.primitive in _PRODUCTS:
-            for variable in equation.invars[:2]:
-                if id(variable) in widened:
-                    place = _place(own_frame(site, is_own))
-                    bytes_, dtype = sizes.get(place, (0, _dtype(widened[id(variable)].equation.invars[0])))
-                    sizes[place] = bytes_ + 4 * math.prod(variable.aval.shape), dtype
-    for (file, line), (size, dtype) in sizes.items():
+    sizes: dict[tuple[str, int, str], tuple[int, str]] = {}
+    for site, operands in _widened_operands(sites):
+        is_mixed = any(_dtype(variable) in NARROW for variable, _ in operands)
+        for variable, dtype in operands:
+            told = (
+                f"a product of {dtype} with float32" if is_mixed else f"a product in float32 of what was {dtype} before"
+            )
+            key = *_place(own_frame(site, is_own)), told
+            sizes[key] = sizes.get(key, (0, ""))[0] + 4 * math.prod(variable.aval.shape), dtype
+    for (file, line, told), (size, dtype) in sizes.items():
         yield Finding(
             "upcast",
             file,
             line,
-            f"a product in float32 of what was {dtype} just before ({size / 1e6:,.1f} MB of operands)",
-            f"leave the operands in {dtype} and ask for the result: preferred_element_type=jnp.float32",
+            f"{told} ({size / 1e6:,.1f} MB of operands)",
+            f"have both operands in {dtype} and ask for the result: preferred_element_type=jnp.float32",
             size,
         )
+
+
+def _widened_operands(sites: Sequence[Site]) -> Iterator[tuple[Site, list[tuple[Any, str]]]]:
+    """The products in float32, with those of their operands that were or are narrow, and their narrow dtype."""
+    origins = _Origins()
+    open_calls: list[tuple[Site, Any]] = []
+    for site in sites:
+        while open_calls and open_calls[-1][0].depth >= site.depth:
+            call, body = open_calls.pop()
+            origins.pass_on(body.outvars, call.equation.outvars)
+        equation = site.equation
+        bodies = [
+            body
+            for body in inner_jaxprs(equation)[:1]
+            if len(body.invars) == len(equation.invars) and len(body.outvars) == len(equation.outvars)
+        ]
+        for body in bodies:
+            origins.pass_on(equation.invars, body.invars)
+            open_calls.append((site, body))
+        if not bodies:
+            origins.meet(site)
+        pair = equation.invars[:2] if site.primitive in _PRODUCTS else ()
+        if "float32" in map(_dtype, pair):
+            told = [(each, _dtype(each) if _dtype(each) in NARROW else origins.of(each)) for each in pair]
+            yield site, [(each, dtype) for each, dtype in told if dtype]
+
+
+class _Origins:
+    """Of the float32 variables that were widened, the narrow dtype that they come from."""
+
+    def __init__(self) -> None:
+        self._dtypes: dict[int, str] = {}  # by the variable's identity: a literal cannot be a key
+
+    def of(self, variable: Any) -> str:
+        """The narrow dtype; "" of what was float32 from the start."""
+        return self._dtypes.get(id(variable), "")
+
+    def pass_on(self, given: Sequence[Any], taken: Sequence[Any]) -> None:
+        """Arguments become those of a body, or its results those of the call."""
+        for one, other in zip(given, taken, strict=True):
+            self._dtypes[id(other)] = self.of(one)  # a body is shared by its calls: the one before is forgotten
+
+    def meet(self, site: Site) -> None:
+        """Follows an equation."""
+        equation = site.equation
+        if widened_bytes(site) and _dtype(equation.outvars[0]) == "float32":
+            self._dtypes[id(equation.outvars[0])] = _dtype(equation.invars[0])
+            return
+        # What is mixed with a true float32 array is meant to be float32.
+        wide = [self.of(each) for each in equation.invars if _dtype(each) == "float32" and each.aval.shape]
+        kept = wide[0] if site.primitive in _KEEPING and wide and all(wide) else ""
+        for each in equation.outvars:
+            self._dtypes[id(each)] = kept
 
 
 def _dtype(variable: Any) -> str:
@@ -191,21 +268,50 @@ def _named(sites: Sequence[Site], is_own: Callable[[str], bool], kind: str) -> I
         yield Finding(kind, file, line, f"{told}: {what}", cure, sum(primitives.values()))
 
 
-def of_donation(traced: jax.stages.Traced, place: str) -> list[Finding]:
-    """Large arguments that are not donated, where a result of the same shape could have their memory."""
+def static_arguments(traced: jax.stages.Traced, call: Sequence[Any], names: Sequence[str]) -> tuple[int, ...]:
+    """Numbers of the arguments of a call that are compiled in by their values: JAX tells how many, and which it has.
+
+    Args:
+      traced: the program of the call.
+      call: its arguments.
+      names: of the function's parameters.
+    """
+    if len(traced.args_info[0]) == len(call):
+        return ()
+    told = traced.jaxpr.jaxpr.debug_info.arg_names or ()
+    roots = {re.split(r"\W", str(each), maxsplit=1)[0] for each in told}
+    named = [at for at, argument in enumerate(call) if jax.tree.leaves(argument) and _named_at(names, at) not in roots]
+    plain = [at for at, argument in enumerate(call) if not any(map(_is_array, jax.tree.leaves(argument)))]
+    missing = len(call) - len(traced.args_info[0])
+    return next((tuple(found) for found in (named, plain) if len(found) == missing), ())
+
+
+def _named_at(names: Sequence[str], at: int) -> str:
+    return names[at] if at < len(names) else ""
+
+
+def of_donation(traced: jax.stages.Traced, place: str, positions: Sequence[int]) -> list[Finding]:
+    """Large arguments that are not donated, where a result of the same shape could have their memory.
+
+    Args:
+      traced: the program of a call.
+      place: "FILE:LINE" of the function.
+      positions: of the traced arguments among all, static ones too, as `donate_argnums` counts them.
+    """
     given = jax.tree_util.tree_leaves_with_path(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))
     results = Counter((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(traced.out_info))
     for _, info in given:
         if info.donated:
             results[info.shape, str(info.dtype)] -= 1
-    missed: dict[str, int] = {}
+    missed: dict[int, int] = {}
     for path, info in given:
         key = info.shape, str(info.dtype)
         size = math.prod(info.shape) * jnp.dtype(info.dtype).itemsize if jnp.issubdtype(info.dtype, jnp.number) else 0
         if info.donated or size < _LARGE_BYTES or results[key] <= 0:
             continue
         results[key] -= 1
-        missed[str(path[1].idx)] = missed.get(str(path[1].idx), 0) + size
+        at = positions[path[1].idx]
+        missed[at] = missed.get(at, 0) + size
     file, _, line = place.rpartition(":")
     return [
         Finding(
@@ -222,7 +328,7 @@ def of_donation(traced: jax.stages.Traced, place: str) -> list[Finding]:
 
 
 def of_calls(
-    calls: Sequence[tuple[Any, ...]], names: Sequence[str], place: str, dynamic: int
+    calls: Sequence[tuple[Any, ...]], names: Sequence[str], place: str, static: Sequence[int] = ()
 ) -> tuple[int, list[Finding]]:
     """How many traces the calls of a function cost, and for each after the first what made it.
 
@@ -230,11 +336,8 @@ def of_calls(
       calls: arguments of each.
       names: of the arguments.
       place: "FILE:LINE" of the function.
-      dynamic: how many of the arguments are traced; the others are static.
+      static: numbers of the arguments that are compiled in by their values.
     """
-    plain = [at for at, argument in enumerate(calls[0]) if not any(map(_is_array, jax.tree.leaves(argument)))]
-    # JAX tells how many are static, not which: no array is.
-    static = plain if len(calls[0]) - len(plain) == dynamic else ()
     file, _, line = place.rpartition(":")
     seen: list[dict[str, str]] = []
     found = []

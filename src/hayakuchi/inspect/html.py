@@ -12,7 +12,7 @@ from hayakuchi.inspect.loops import source_of
 _WIDTH, _HEIGHT = 1_120.0, 520.0
 _FEWEST_PIXELS = 3.0  # narrower boxes are left out
 _LABELLED_WIDTH, _LABELLED_HEIGHT = 60.0, 15.0
-_LONGEST_SOURCE = 20_000  # lines of a file
+_LARGEST_SOURCE = 1 << 20  # characters of a file
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1160px; margin: 2em auto; padding: 0 1em; color: #222; }
 h1 { font-size: 1.4em; } h2 { font-size: 1.1em; margin-top: 2em; }
@@ -116,6 +116,7 @@ def _figures(result: dict[str, Any]) -> str:
         *([("seconds to lower", f"{result['lower_seconds']:.1f}")] if memory else []),
         *([("seconds to compile", f"{result['compile_seconds']:.1f}")] if memory else []),
         *([("seconds, and still not compiled", f"{patience:.0f}")] if patience else []),
+        *([("not compiled", result["compile_error"])] if "compile_error" in result else []),
         *([("HLO instructions", f"{result['hlo_instructions']:,}")] if memory else []),
         *([("memory, MiB", f"{memory['peak'] / 2**20:,.0f}")] if memory else []),
         *([("traces of its calls", f"{result['traces']}")] if result["traces"] > 1 else []),
@@ -165,6 +166,8 @@ def _box(line: dict[str, Any], box: Box) -> str:
         f"{line['file']}:{line['line']} in {line['function']}\n{line['text']}\n{line['equations']:,} equations "
         f"({line['forward']:,} forward, {line['backward']:,} backward), {100 * line['share']:.1f}%"
     )
+    if line["widened_bytes"]:
+        tip += f"\n{line['widened_bytes'] / 1e6:,.1f} MB widened to float32 or float64"
     label = f"{name} {line['equations']:,}" if box.width > _LABELLED_WIDTH and box.height > _LABELLED_HEIGHT else ""
     place = f"left:{box.x:.1f}px;top:{box.y:.1f}px;width:{box.width:.1f}px;height:{box.height:.1f}px"
     return f'<div class="{kind}" style="{place}" title="{_e(tip)}">{_e(label)}</div>'
@@ -178,9 +181,13 @@ def _sources(lines: list[dict[str, Any]]) -> list[str]:
     found = []
     for file, counted in sorted(files.items(), key=lambda item: -sum(line["equations"] for line in item[1].values())):
         total = sum(line["equations"] for line in counted.values())
-        source = source_of(file)[:_LONGEST_SOURCE]
+        source = source_of(file)
+        if sum(map(len, source)) > _LARGEST_SOURCE:
+            source, missing = (), "the file is too large to show"
+        else:
+            missing = "the file cannot be read"
         rows = [_row(number, text, counted.get(number)) for number, text in enumerate(source, 1)]
-        body = "".join(rows) or "<span>(the file cannot be read)</span>"
+        body = "".join(rows) or f"<span>({missing})</span>"
         found.append(
             f"<details><summary><code>{_e(file)}</code>: {total:,} equations</summary>"
             f'<pre class="source">{body}</pre></details>'

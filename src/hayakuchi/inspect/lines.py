@@ -1,5 +1,6 @@
 """The equations of a program by the source line that made them."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 from hayakuchi.inspect.loops import repeats_of, source_of
 from hayakuchi.tracing.source import Frame
 from hayakuchi.tracing.walk import Site
+
+NARROW = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Line:
       share: of all equations.
       forward, backward, other: equations by direction.
       repeats: how often the same equations come again.
+      widened_bytes: what it makes float32 or float64 of bfloat16 and float16.
       primitives: by frequency.
     """
 
@@ -33,6 +37,7 @@ class Line:
     backward: int
     other: int
     repeats: int
+    widened_bytes: int
     primitives: dict[str, int]
 
 
@@ -57,20 +62,37 @@ def by_line(sites: Iterable[Site], is_own: Callable[[str], bool]) -> tuple[list[
 
 def _line(file: str, number: int, members: list[tuple[Frame, Site]], total: int) -> Line:
     directions = Counter(site.direction for _, site in members)
-    source = source_of(file)
     return Line(
         file,
         number,
         members[0][0].function,
-        source[number - 1].strip() if number <= len(source) else "",
+        line_text(file, number),
         len(members),
         len(members) / total,
         directions["forward"],
         directions["backward"],
         directions["other"],
         repeats_of(_token(frame, site) for frame, site in members),
+        sum(widened_bytes(site) for _, site in members),
         dict(Counter(site.primitive for _, site in members).most_common()),
     )
+
+
+def line_text(file: str, number: int) -> str:
+    """A line of a file without its indent; "" where there is none."""
+    source = source_of(file)
+    return source[number - 1].strip() if 1 <= number <= len(source) else ""
+
+
+def widened_bytes(site: Site) -> int:
+    """The size of what an equation makes float32 or float64 of bfloat16 or float16; 0 of another equation."""
+    if site.primitive != "convert_element_type":
+        return 0
+    before, after = site.equation.invars[0].aval, site.equation.outvars[0].aval
+    if str(before.dtype) not in NARROW or str(after.dtype) not in ("float32", "float64"):
+        return 0
+    size: int = math.prod(after.shape) * after.dtype.itemsize
+    return size
 
 
 def _token(frame: Frame, site: Site) -> Hashable:

@@ -1,8 +1,9 @@
 """How often the same equations come again: which Python loops were unrolled, and how often."""
 
 import ast
+import tokenize
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -107,6 +108,8 @@ def find_loops(sites: Iterable[Site], is_own: Callable[[str], bool]) -> list[Loo
                 continue
             token = (site.frames[:at], frame, site.primitive, site.direction)
             for statement in statements_around(frame):
+                if _is_inside(frame, site.frames[at + 1 :], statement):
+                    continue  # told of the function around it
                 key = (statement, frame.function, site.frames[at + 1 :])
                 groups.setdefault(key, []).append(_Member(token, site, inner))
                 inner = False
@@ -120,6 +123,19 @@ def find_loops(sites: Iterable[Site], is_own: Callable[[str], bool]) -> list[Loo
     loops = [_loop(statement, repeats, parts) for (statement, repeats), parts in found.items()]
     loops = [loop for loop in loops if loop.equations >= max(_FEWEST_EQUATIONS, _LEAST_SHARE * total)]
     return sorted(loops, key=lambda loop: -loop.equations)
+
+
+def _is_inside(frame: Frame, outer: Sequence[Frame], statement: Statement) -> bool:
+    """Whether a frame is of a lambda, comprehension or function inside of the loop, that the loop itself called.
+
+    The loop's own frame is then further out; without this its equations would count once for each of the two.
+    """
+    return any(
+        each.file == frame.file
+        and frame.function.startswith(f"{each.function}.")
+        and statement in statements_around(each)
+        for each in outer
+    )
 
 
 def _loop(statement: Statement, repeats: int, parts: list[tuple[str, list[Site]]]) -> Loop:
@@ -161,13 +177,16 @@ def statements_around(frame: Frame) -> list[Statement]:
 
 @cache
 def source_of(file: str) -> tuple[str, ...]:
-    """The lines of a source file; none where it cannot be read."""
+    """The lines of a source file as Python counts and decodes them; none where it cannot be read."""
     try:
         path = Path(file)
         if path.stat().st_size > _LARGEST_FILE_BYTES:
             return ()
-        return tuple(path.read_text(encoding="utf-8", errors="replace").splitlines())
-    except OSError:
+        with path.open("rb") as stream:
+            encoding, _ = tokenize.detect_encoding(stream.readline)
+        # Not splitlines: a form feed ends no line of Python's.
+        return tuple(path.read_text(encoding=encoding, errors="replace").removesuffix("\n").split("\n"))
+    except (OSError, SyntaxError):
         return ()
 
 
@@ -180,7 +199,7 @@ def _statements(file: str) -> list[tuple[int, str, Place, Place]]:
     lines = source_of(file)
     try:
         tree = ast.parse("\n".join(lines))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError):
         return []
     found = []
     for node in ast.walk(tree):

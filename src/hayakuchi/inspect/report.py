@@ -51,7 +51,9 @@ def _figures(result: dict[str, Any]) -> list[str]:
     directions = ", ".join(f"{result[name]:,} {name}" for name in ("forward", "backward", "other"))
     covered = f"{100 * result['coverage']:.1f}% with a source line"
     seconds = f"trace {result['trace_seconds']:.1f} s"
-    if result.get("compile_seconds", 0) is None:
+    if "compile_error" in result:
+        seconds += ", not compiled"
+    elif result.get("compile_seconds", 0) is None:
         seconds += f", not compiled within {result['patience_seconds']:.0f} s"
     elif "compile_seconds" in result:
         seconds += f", lower {result['lower_seconds']:.1f} s, compile {result['compile_seconds']:.1f} s"
@@ -131,6 +133,10 @@ def _differences(diff: dict[str, Any], top: int) -> list[str]:
     for line in diff["lines"][:top]:
         where = f"{Path(line['file']).name}:{line['line']}"
         lines.append(f"  {where} {line['before']:,} -> {line['after']:,} equations: {line['text'][:_LONGEST_TEXT]}")
+    for each in diff["changed_findings"]:
+        lines.append(
+            f"  changed {each['kind']}: {each['file']}:{each['line']} {each['what']}; before: {each['before']}"
+        )
     lines += [f"  new {each['kind']}: {each['file']}:{each['line']} {each['what']}" for each in diff["new_findings"]]
     lines += [f"  gone {each['kind']}: {each['file']}:{each['line']} {each['what']}" for each in diff["gone_findings"]]
     return lines if len(lines) > 1 else [f"no difference to {diff['other']}"]

@@ -4,7 +4,7 @@ import inspect as python_inspect
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from hayakuchi import progress
 from hayakuchi.errors import UserError
 from hayakuchi.inspect import findings
 from hayakuchi.inspect.compiling import compile_apart, estimated_seconds
-from hayakuchi.inspect.lines import by_line
+from hayakuchi.inspect.diff import FIGURES
+from hayakuchi.inspect.lines import by_line, line_text
 from hayakuchi.inspect.loops import find_loops
 from hayakuchi.inspect.numerics import examine
 from hayakuchi.inspect.target import Target, telling
@@ -44,8 +45,8 @@ def inspect_target(
     Returns:
       Plain values: "target", "equations" with "forward", "backward" and "other", "coverage" (share with a source line),
       "lines", "findings", "jaxpr_lines", "trace_seconds", "estimated_compile_seconds"; with `compiled` what
-      `compile_traced` gives, of which "compile_seconds" is None where it did not end; "traces", how many the calls of a
-      function cost; "device" and "numerics" as asked for.
+      `compile_traced` gives, of which "compile_seconds" is None where it did not end, or failed with "compile_error";
+      "traces", how many the calls of a function cost; "device" and "numerics" as asked for.
 
     Raises:
       UserError: the target cannot be traced, or not for that device.
@@ -68,7 +69,10 @@ def inspect_target(
         bar.advance(1)
         if compiled:
             bar.update(f"compiling, {patience:.0f} s at most")
-            found = compile_apart(target.request, patience)
+            try:
+                found = compile_apart(target.request, patience)
+            except RuntimeError as error:
+                found = {"compile_seconds": None, "compile_error": str(error)}
             result |= found or {"compile_seconds": None, "patience_seconds": patience}
         bar.advance(1)
         if devices is not None and target.recipe is not None:
@@ -91,8 +95,11 @@ def _read(target: Target, traced: Any) -> dict[str, Any]:
     ]
     traces = 1
     if target.function is not None:
-        traces, retraces = findings.of_calls(target.calls, _names(target), target.place, len(traced.args_info[0]))
-        found += [*retraces, *findings.of_donation(traced, target.place)]
+        names, call = _names(target), target.calls[0]
+        static = findings.static_arguments(traced, call, names)
+        traces, retraces = findings.of_calls(target.calls, names, target.place, static)
+        positions = [at for at in range(len(call)) if at not in static]
+        found += [*retraces, *findings.of_donation(traced, target.place, positions)]
     return {
         "equations": len(sites),
         **{name: directions[name] for name in ("forward", "backward", "other")},
@@ -101,7 +108,7 @@ def _read(target: Target, traced: Any) -> dict[str, Any]:
         "estimated_compile_seconds": estimated_seconds(len(sites), primitives["conv_general_dilated"]),
         "traces": traces,
         "lines": [asdict(line) for line in lines],
-        "findings": [asdict(each) for each in found],
+        "findings": [{**asdict(each), "text": line_text(each.file, each.line)} for each in found],
     }
 
 
@@ -130,6 +137,16 @@ def _numerics(target: Target) -> dict[str, Any]:
     return found.to_dict()
 
 
+def tell_failure(result: dict[str, Any]) -> None:
+    """Raises what the compiler said, once the rest has been told.
+
+    Raises:
+      RuntimeError: the program of this result did not compile.
+    """
+    if "compile_error" in result:
+        raise RuntimeError(result["compile_error"])
+
+
 def read_result(path: Path) -> dict[str, Any]:
     """A result that `--json` or `--out` wrote.
 
@@ -142,15 +159,29 @@ def read_result(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot read it ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error})") from error
-    lines = found.get("lines") if isinstance(found, dict) else None
-    needed = {"file", "line", "function", "text", "equations"}
-    if (
-        not isinstance(lines, list)
-        or not isinstance(found.get("equations"), int)
-        or not all(isinstance(line, dict) and needed <= line.keys() for line in lines)
-    ):
+    if not _is_result(found):
         raise UserError(f"{path}: not a result of `hayakuchi inspect --json`")
     result: dict[str, Any] = found
     return result
+
+
+_LINE = {"file": str, "line": int, "function": str, "text": str, "equations": int}
+_FINDING = {"kind": str, "file": str, "line": int, "what": str, "cure": str, "size": int | float}
+
+
+def _is_result(found: Any) -> bool:
+    """Whether a value has what `diff` reads."""
+    return (
+        isinstance(found, dict)
+        and _has(found, {"equations": int, "lines": list})
+        and isinstance(found.get("findings", []), list)
+        and all(isinstance(found.get(name), int | float | None) for name in FIGURES)
+        and all(_has(line, _LINE) for line in found["lines"])
+        and all(_has(each, _FINDING) and isinstance(each.get("text", ""), str) for each in found.get("findings", []))
+    )
+
+
+def _has(value: Any, types: Mapping[str, Any]) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in types.items())

@@ -1,6 +1,9 @@
 """What `inspect` looks at: a recipe's training step, or a function in a user's file."""
 
+import functools
 import importlib.util
+import inspect as python_inspect
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +17,7 @@ import jax
 from hayakuchi import config
 from hayakuchi.config.recipe import Recipe
 from hayakuchi.errors import UserError
+from hayakuchi.inspect.loops import source_of
 
 PACKAGE = str(Path(__file__).parents[1])
 # Code of ours that looks on while a step is traced, and is no part of it.
@@ -32,7 +36,7 @@ class Target:
       is_own: whether a file is of the code that is looked at.
       calls: of a user's function the arguments of each call.
       function: of a user's file, else None.
-      place: "FILE:LINE" of the function's definition; "" of a recipe.
+      place: "FILE:LINE" of the function's `def`; "" of a recipe.
       recipe: None of a user's file.
       request: what another process makes the same target of.
     """
@@ -95,9 +99,21 @@ def of_file(target: str) -> Target:
         with telling(target):
             return [jitted.trace(*arguments) for arguments in calls]
 
-    code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
-    place = f"{path}:{code.co_firstlineno}" if code else path
-    return Target(target, trace, _is_users, calls, function, place, request={"file": target})
+    return Target(target, trace, _is_users, calls, function, _definition(function, path), request={"file": target})
+
+
+def _definition(function: Any, path: str) -> str:
+    """Where a function is defined: the line of its `def`, below its decorators."""
+    plain = python_inspect.unwrap(function)
+    while isinstance(plain, functools.partial):
+        plain = python_inspect.unwrap(plain.func)
+    code = getattr(plain, "__code__", None) or getattr(type(plain).__call__, "__code__", None)
+    if code is None:
+        return f"{Path(path).resolve()}:1"
+    first = code.co_firstlineno
+    head = re.compile(rf"\s*(?:async\s+)?def\s+{re.escape(code.co_name)}\b")
+    below = enumerate(source_of(code.co_filename)[first - 1 :], first)
+    return f"{code.co_filename}:{next((number for number, text in below if head.match(text)), first)}"
 
 
 def _is_users(file: str) -> bool:
