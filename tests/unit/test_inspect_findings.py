@@ -72,8 +72,9 @@ def test_lines_are_those_that_python_counts_and_decodes(tmp_path, before, encodi
         ("jnp.ones((8, 8))", "(x.astype(jnp.float32) + w) @ w", None),
         ("b", "jnp.matmul(x, w, preferred_element_type=jnp.float32)", None),
         ("jnp.ones((8, 8))", "w @ w + x.astype(jnp.float32)", None),
+        ("b", "jax.grad(lambda a: jnp.sum(jnp.matmul(a, w, preferred_element_type=jnp.float32)))(x)", None),
     ],
-    ids=["inside jit", "after elementwise", "mixed", "mixed before", "asked for", "beside"],
+    ids=["inside jit", "after elementwise", "mixed", "mixed before", "asked for", "beside", "gradient"],
 )
 def test_products_of_what_was_narrow(tmp_path, second, body, what):
     source = f"{HEAD}def f(x, w):\n    return {body}\n{NARROW.format(second=second)}"

@@ -221,7 +221,9 @@ def _widened_operands(sites: Sequence[Site]) -> Iterator[tuple[Site, list[tuple[
             origins.meet(site)
         pair = equation.invars[:2] if site.primitive in _PRODUCTS else ()
         if "float32" in map(_dtype, pair):
-            told = [(each, _dtype(each) if _dtype(each) in NARROW else origins.of(each)) for each in pair]
+            # The gradient of a product with a float32 result is one of float32 with what is narrow, as it should be.
+            mixed = NARROW if site.direction != "backward" else ()
+            told = [(each, _dtype(each) if _dtype(each) in mixed else origins.of(each)) for each in pair]
             yield site, [(each, dtype) for each, dtype in told if dtype]
 
 
