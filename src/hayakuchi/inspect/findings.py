@@ -37,7 +37,21 @@ _KEEPING = frozenset(
             "logistic",
             "max",
         ),
-        *("min", "mul", "neg", "pow", "rsqrt", "select_n", "sign", "sqrt", "square", "sub", "tanh"),
+        *(
+            "min",
+            "mul",
+            "neg",
+            "pow",
+            "rsqrt",
+            "select_n",
+            "sign",
+            "sqrt",
+            "square",
+            "sub",
+            "tanh",
+            "transpose",
+            "name",
+        ),
         *(
             "broadcast_in_dim",
             "concatenate",
@@ -49,7 +63,7 @@ _KEEPING = frozenset(
             "slice",
             "squeeze",
         ),
-        *("transpose", "name", "optimization_barrier", "stop_gradient"),
+        *("optimization_barrier", "stop_gradient"),
     )
 )
 # Primitives to name, with what they do and what to do.
