@@ -22,48 +22,10 @@ _PRODUCTS = ("dot_general", "conv_general_dilated")
 # Through these a widened array stays what it was: moved, or computed with number by number.
 _KEEPING = frozenset(
     (
-        *(
-            "abs",
-            "add",
-            "clamp",
-            "copy",
-            "div",
-            "erf",
-            "exp",
-            "expm1",
-            "integer_pow",
-            "log",
-            "log1p",
-            "logistic",
-            "max",
-        ),
-        *(
-            "min",
-            "mul",
-            "neg",
-            "pow",
-            "rsqrt",
-            "select_n",
-            "sign",
-            "sqrt",
-            "square",
-            "sub",
-            "tanh",
-            "transpose",
-            "name",
-        ),
-        *(
-            "broadcast_in_dim",
-            "concatenate",
-            "dynamic_slice",
-            "expand_dims",
-            "pad",
-            "reshape",
-            "rev",
-            "slice",
-            "squeeze",
-        ),
-        *("optimization_barrier", "stop_gradient"),
+        *("abs", "add", "clamp", "copy", "div", "erf", "exp", "expm1", "integer_pow", "log", "log1p", "logistic"),
+        *("max", "min", "mul", "neg", "pow", "rsqrt", "select_n", "sign", "sqrt", "square", "sub", "tanh"),
+        *("broadcast_in_dim", "concatenate", "dynamic_slice", "expand_dims", "pad", "reshape", "rev", "slice"),
+        *("name", "optimization_barrier", "squeeze", "stop_gradient", "transpose"),
     )
 )
 # Primitives to name, with what they do and what to do.
