@@ -8,6 +8,7 @@ from hayakuchi.config import CtrlConfig, CtrlRecipe, OptimizerConfig, TextDataCo
 from hayakuchi.data.shards import SPLITS, Counts, DatasetInfo, ShardWriter
 from hayakuchi.text.codes import CODE_SLOTS, CodeBook
 from hayakuchi.text.tokenizer import EOS_ID, FIRST_CODE_ID
+from hayakuchi.tracing.walk import walk
 
 VOCABULARY = 120
 LENGTH = 16
@@ -44,12 +45,4 @@ def tiny_recipe(**train) -> CtrlRecipe:
 
 def count_equations(jaxpr) -> int:
     """Equations of a jaxpr, nested ones too; the body of a loop counts once."""
-    count = 0
-    for equation in jaxpr.eqns:
-        count += 1
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(inner, "jaxpr", inner)  # noqa: PLW2901 - a closed one holds it
-                if hasattr(inner, "eqns"):
-                    count += count_equations(inner)
-    return count
+    return sum(1 for _ in walk(jaxpr))

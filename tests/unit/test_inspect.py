@@ -307,6 +307,7 @@ def test_the_command_line_writes_everything(examples, tmp_path, capsys):
     assert cli.main(words) == 0
     said = capsys.readouterr().out
     assert "a Python loop unrolled 128 times: for t in range(128):  # 一歩ずつ" in said
+    assert re.search(r"line +equations +share +forward +backward +repeats +primitives +source", said)
     page = (tmp_path / "a" / "inspect.html").read_text(encoding="utf-8")
     assert "一歩ずつ" in page
     assert "書いてみた例" in page

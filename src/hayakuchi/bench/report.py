@@ -1,19 +1,14 @@
 """The result of `bench` as a table for a terminal, and as files."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
+from hayakuchi import tables
 from hayakuchi.errors import UserError
 from hayakuchi.evaluate import charts
 
 RESULT_FILE, PICTURE_FILE = "bench.json", "bench.png"
-_MOST_COLUMNS = 2_000
 _BAR_COLOUR = "#a6cee3"  # light enough to be written on
 
 
@@ -29,34 +24,30 @@ def table(result: dict[str, Any]) -> str:
         *("GFLOP/s", "of peak", *(["data wait"] if waited else []), "compile s"),
         *(["largest batch"] if sought else []),
     ]
-    made = Table(*columns, box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for number, column in enumerate(made.columns):
-        column.justify = "right" if number else "left"
-        column.no_wrap = True
+    rows = []
     for row in ran:
         step, speed = row["step_seconds"], row["throughput_ratio"]
-        made.add_row(
-            row["label"],
-            f"{1e3 * step['median']:.4g} ({1e3 * step['least']:.4g}-{1e3 * step['most']:.4g})",
-            f"{row['units_per_second']['median']:,.0f}",
-            *([f"{row['audio_seconds_per_second']['median']:.3g}"] if voice else []),
-            f"{row['steps_per_second']['median']:.3g}",
-            f"{speed['median']:.2f} x",
-            _size(row["memory_bytes"]["peak"]),
-            f"{row['flops_per_second'] / 1e9:,.1f}",
-            f"{100 * row['share_of_peak']:.0f}%",
-            *([f"{100 * row['data_wait_share']:.1f}%"] if waited else []),
-            f"{row['compile_seconds']:.1f}",
-            *([_largest(row["largest_batch"])] if sought else []),
+        rows.append(
+            (
+                row["label"],
+                f"{1e3 * step['median']:.4g} ({1e3 * step['least']:.4g}-{1e3 * step['most']:.4g})",
+                f"{row['units_per_second']['median']:,.0f}",
+                *([f"{row['audio_seconds_per_second']['median']:.3g}"] if voice else []),
+                f"{row['steps_per_second']['median']:.3g}",
+                f"{speed['median']:.2f} x",
+                _size(row["memory_bytes"]["peak"]),
+                f"{row['flops_per_second'] / 1e9:,.1f}",
+                f"{100 * row['share_of_peak']:.0f}%",
+                *([f"{100 * row['data_wait_share']:.1f}%"] if waited else []),
+                f"{row['compile_seconds']:.1f}",
+                *([_largest(row["largest_batch"])] if sought else []),
+            )
         )
-    written = io.StringIO()
-    # As wide as it needs: a figure that is cut off is worse than a line that the terminal breaks.
-    Console(file=written, width=_MOST_COLUMNS, markup=False).print(made)
     device = result["device"]
     peaks = [f"{rate / 1e9:,.0f} GFLOP/s {name}" for name, rate in result["matmul_flops_per_second"].items()]
     lines = [
         f"{result['recipe']} on {device['count']} x {device['kind']}; matrix products here: {', '.join(peaks)}",
-        *(line.rstrip() for line in written.getvalue().splitlines()),
+        *tables.table(columns, rows, range(1, len(columns))),
         *(f"{row['label']}: cannot run: {row['failure']}" for row in result["variants"] if row["failure"]),
         *(f"note: {note}" for note in result["notes"]),
     ]

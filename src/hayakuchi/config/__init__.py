@@ -17,7 +17,7 @@ from hayakuchi.errors import UserError, require
 Precision = Literal["float32", "bfloat16", "float16"]
 Remat = Literal["none", "full", "dots"]
 Retrace = Literal["stop", "warn"]
-MOST_PROFILED = 100  # steps; the files grow with them
+_MOST_PROFILED = 100  # steps; the files grow with them
 Sharing = Literal["none", "all", "attention", "feed_forward"]
 OptimizerName = Literal["adamw", "adagrad", "muon"]
 ScheduleName = Literal["cosine", "wsd", "constant"]
@@ -204,7 +204,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         require(self.watch >= 0, "watch", self.watch, "must be 0 or more")
-        require(0 <= self.profile <= MOST_PROFILED, "profile", self.profile, f"must be 0 to {MOST_PROFILED}")
+        require(0 <= self.profile <= _MOST_PROFILED, "profile", self.profile, f"must be 0 to {_MOST_PROFILED}")
         for name in ("steps", "batch", "accumulate", "checkpoint_every", "keep_checkpoints", "log_every"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
         require(

@@ -15,7 +15,7 @@ from hayakuchi.inspect.lines import NARROW, own_frame, widened_bytes
 from hayakuchi.inspect.loops import Loop
 from hayakuchi.tracing.signature import differences, signature
 from hayakuchi.tracing.source import Frame
-from hayakuchi.tracing.walk import Site, inner_jaxprs
+from hayakuchi.tracing.walk import Site, bodies_of, inner_jaxprs
 
 _LARGE_BYTES = 1 << 20
 _PRODUCTS = ("dot_general", "conv_general_dilated")
@@ -108,7 +108,8 @@ def _constants(sites: Sequence[Site], closed: Any, is_own: Callable[[str], bool]
             if not isinstance(variable, core.Literal):
                 first.setdefault(variable, site)
     seen: set[int] = set()
-    for jaxpr, constants in _closed(closed, sites):
+    bodies = (body for site in sites for body in bodies_of(site.equation))
+    for jaxpr, constants in ((closed.jaxpr, closed.consts), *bodies):
         for variable, value in zip(jaxpr.constvars, constants, strict=True):
             size = math.prod(value.shape) * jnp.dtype(value.dtype).itemsize if hasattr(value, "shape") else 0
             if size < _LARGE_BYTES or id(value) in seen:
@@ -125,15 +126,6 @@ def _constants(sites: Sequence[Site], closed: Any, is_own: Callable[[str], bool]
                 "pass it to the function as an argument: else it is stored twice, and compiled each time it changes",
                 size,
             )
-
-
-def _closed(closed: Any, sites: Sequence[Site]) -> Iterator[tuple[Any, Sequence[Any]]]:
-    yield closed.jaxpr, closed.consts
-    for site in sites:
-        for value in site.equation.params.values():
-            for each in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(each, core.ClosedJaxpr) and each.consts:
-                    yield each.jaxpr, each.consts
 
 
 def _doubles(sites: Sequence[Site], is_own: Callable[[str], bool]) -> Iterator[Finding]:

@@ -48,26 +48,20 @@ class Loop:
 
     Attributes:
       statement: the loop.
-      function: that it stands in.
       repeats: how many rounds it made each time.
       times: how often it was come to.
       equations: of all its rounds.
       forward, backward, other: the same by direction.
-      one_shape: each round computes with the same shapes.
-      primitives: the most frequent ones.
       cure: what to do.
     """
 
     statement: Statement
-    function: str
     repeats: int
     times: int
     equations: int
     forward: int
     backward: int
     other: int
-    one_shape: bool
-    primitives: dict[str, int]
     cure: str
 
 
@@ -113,13 +107,13 @@ def find_loops(sites: Iterable[Site], is_own: Callable[[str], bool]) -> list[Loo
                 key = (statement, frame.function, site.frames[at + 1 :])
                 groups.setdefault(key, []).append(_Member(token, site, inner))
                 inner = False
-    found: dict[tuple[Statement, int], list[tuple[str, list[Site]]]] = {}
-    for (statement, function, _), members in groups.items():
+    found: dict[tuple[Statement, int], list[list[Site]]] = {}
+    for (statement, _, _), members in groups.items():
         # What stands in a loop of its own inside of this one comes more often than this one's rounds.
         plain = [member.token for member in members if member.inner] or [member.token for member in members]
         repeats = repeats_of(plain)
         if repeats >= _FEWEST_REPEATS:
-            found.setdefault((statement, repeats), []).append((function, [member.site for member in members]))
+            found.setdefault((statement, repeats), []).append([member.site for member in members])
     loops = [_loop(statement, repeats, parts) for (statement, repeats), parts in found.items()]
     loops = [loop for loop in loops if loop.equations >= max(_FEWEST_EQUATIONS, _LEAST_SHARE * total)]
     return sorted(loops, key=lambda loop: -loop.equations)
@@ -138,8 +132,8 @@ def _is_inside(frame: Frame, outer: Sequence[Frame], statement: Statement) -> bo
     )
 
 
-def _loop(statement: Statement, repeats: int, parts: list[tuple[str, list[Site]]]) -> Loop:
-    sites = [site for _, members in parts for site in members]
+def _loop(statement: Statement, repeats: int, parts: list[list[Site]]) -> Loop:
+    sites = [site for members in parts for site in members]
     directions = Counter(site.direction for site in sites)
     primitives = Counter(site.primitive for site in sites)
     shapes: dict[Hashable, Counter[Hashable]] = {}
@@ -153,15 +147,12 @@ def _loop(statement: Statement, repeats: int, parts: list[tuple[str, list[Site]]
         cure += _PAD
     return Loop(
         statement,
-        parts[0][0],
         repeats,
         len(parts),
         len(sites),
         directions["forward"],
         directions["backward"],
         directions["other"],
-        one_shape,
-        dict(primitives.most_common(5)),
         cure,
     )
 

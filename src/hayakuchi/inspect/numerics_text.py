@@ -1,14 +1,10 @@
 """What `inspect` says of a step's numbers, for people."""
 
-import io
 import math
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from hayakuchi.tables import table
 
-_MOST_COLUMNS = 2_000
 _MOST_CULPRITS = 5
 
 
@@ -65,20 +61,14 @@ def _culprit(culprit: dict[str, Any], title: str) -> list[str]:
 
 
 def _modules(modules: list[dict[str, Any]], top: int) -> list[str]:
-    made = Table(
+    columns = (
         *("module", "direction", "largest", "smallest", "RMS", "not finite", "over float16", "under float16"),
-        *("over bfloat16",),
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
+        "over bfloat16",
     )
-    for number, column in enumerate(made.columns):
-        column.justify = "right" if number > 1 else "left"
-        column.no_wrap = True
+    shares = ("bad_share", "float16_overflow_share", "float16_underflow_share", "bfloat16_overflow_share")
     ranked = sorted(modules, key=lambda row: (-row["bad_share"], -row["float16_overflow_share"], -row["largest"]))
-    for row in ranked[:top]:
-        shares = ("bad_share", "float16_overflow_share", "float16_underflow_share", "bfloat16_overflow_share")
-        made.add_row(
+    rows = [
+        (
             row["module"],
             row["direction"],
             f"{row['largest']:.3g}",
@@ -86,6 +76,6 @@ def _modules(modules: list[dict[str, Any]], top: int) -> list[str]:
             f"{row['root_mean_square']:.3g}",
             *(f"{100 * row[name]:.3g}%" for name in shares),
         )
-    written = io.StringIO()
-    Console(file=written, width=_MOST_COLUMNS, markup=False).print(made)
-    return [line.rstrip() for line in written.getvalue().splitlines()]
+        for row in ranked[:top]
+    ]
+    return table(columns, rows, range(2, len(columns)))

@@ -1,21 +1,15 @@
 """The result of `inspect` for people: as text, and as files."""
 
-import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from hayakuchi.errors import UserError
 from hayakuchi.inspect.html import page
 from hayakuchi.inspect.numerics_text import numerics_lines
+from hayakuchi.tables import table
 
 RESULT_FILE, PAGE_FILE = "inspect.json", "inspect.html"
-_MOST_COLUMNS = 2_000
 _LONGEST_TEXT = 72
 _MIB = 1 << 20
 
@@ -107,9 +101,8 @@ def _lines(result: dict[str, Any], top: int) -> str:
         )
         for line in result["lines"][:top]
     ]
-    return _table(
-        ("line", "equations", "share", "forward", "backward", "repeats", "primitives", "source"), rows, (1, 6)
-    )
+    columns = ("line", "equations", "share", "forward", "backward", "repeats", "primitives", "source")
+    return "\n".join(table(columns, rows, range(1, 6)))
 
 
 def _buffers(buffers: list[dict[str, Any]], top: int) -> str:
@@ -122,7 +115,7 @@ def _buffers(buffers: list[dict[str, Any]], top: int) -> str:
         )
         for buffer in buffers[:top]
     ]
-    return _table(("largest buffers", "shape", "line", "operation"), rows, (0, 1)) if rows else ""
+    return "\n".join(table(("largest buffers", "shape", "line", "operation"), rows, range(1))) if rows else ""
 
 
 def _differences(diff: dict[str, Any], top: int) -> list[str]:
@@ -140,16 +133,3 @@ def _differences(diff: dict[str, Any], top: int) -> list[str]:
     lines += [f"  new {each['kind']}: {each['file']}:{each['line']} {each['what']}" for each in diff["new_findings"]]
     lines += [f"  gone {each['kind']}: {each['file']}:{each['line']} {each['what']}" for each in diff["gone_findings"]]
     return lines if len(lines) > 1 else [f"no difference to {diff['other']}"]
-
-
-def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], right: tuple[int, int]) -> str:
-    """A table whose columns in range(*right) are figures."""
-    made = Table(*columns, box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for number, column in enumerate(made.columns):
-        column.justify = "right" if number in range(*right) else "left"
-        column.no_wrap = True
-    for row in rows:
-        made.add_row(*row)
-    written = io.StringIO()
-    Console(file=written, width=_MOST_COLUMNS, markup=False, highlight=False).print(made)
-    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())

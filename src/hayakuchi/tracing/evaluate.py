@@ -1,5 +1,6 @@
 """Runs a program equation by equation and measures what each gives: as part of a compiled program, or at once."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from jax.extend import core
 
 from hayakuchi.tracing.measures import Measures, measure, together
 from hayakuchi.tracing.program import Node, Program, flat, is_float
-from hayakuchi.tracing.walk import inner_jaxprs
+from hayakuchi.tracing.walk import bodies_of
 
 # A loop of more equations than this, over all its rounds, runs as one.
 _LONGEST_LOOP = 20_000
@@ -59,7 +60,7 @@ def interpret(program: Program, *arguments: Any) -> tuple[list[Any], list[Told]]
     return results, runner.told(program)
 
 
-class _Runner:
+class _Runner(ABC):
     """Runs a jaxpr; what becomes of loops and of the values is the subclasses'."""
 
     def run(self, jaxpr: Any, nodes: list[Node], constants: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
@@ -84,17 +85,17 @@ class _Runner:
         if node.bodies and node.site.primitive == "scan":
             return self.scan(node, values)
         if node.bodies:
-            jaxpr, constants = _body(equation)
+            jaxpr, constants = bodies_of(equation)[0]
             return self.run(jaxpr, node.bodies[0], constants, values)
-        with equation.ctx.manager:
-            results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
-        return list(results) if equation.primitive.multiple_results else [results]
+        return _bound(equation, values)
 
+    @abstractmethod
     def scan(self, node: Node, values: list[Any]) -> list[Any]:
-        raise NotImplementedError
+        """The results of a loop."""
 
+    @abstractmethod
     def measured(self, node: Node, values: list[Any]) -> None:
-        raise NotImplementedError
+        """Takes the floating results of a measured equation."""
 
 
 class _Traced(_Runner):
@@ -175,15 +176,13 @@ class _AtOnce(_Runner):
         return result
 
     def _as_one(self, node: Node, values: list[Any]) -> list[Any]:
-        equation = node.site.equation
-        with equation.ctx.manager:
-            results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
+        results = _bound(node.site.equation, values)
         if floats := [value for value in results if is_float(jax.typeof(value))]:
             # Those inside are not seen: what comes out stands for the last of them.
             inside = [each for each in flat(node.bodies[0]) if each.measured]
             for each in inside[-1:]:
                 self.measured(each, floats)
-        return list(results)
+        return results
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class _Loop:
     def of(cls, node: Node, values: list[Any]) -> "_Loop":
         params = node.site.equation.params
         held, carry = params["num_consts"], params["num_consts"] + params["num_carry"]
-        jaxpr, constants = _body(node.site.equation)
+        jaxpr, constants = bodies_of(node.site.equation)[0]
         return cls(
             *(jaxpr, constants, values[:held], values[held:carry], values[carry:]),
             params["length"],
@@ -213,13 +212,11 @@ class _Loop:
 _measure_now = jax.jit(measure)
 
 
-def _body(equation: Any) -> tuple[Any, Sequence[Any]]:
-    """The first jaxpr inside an equation, and the constants it holds."""
-    first = inner_jaxprs(equation)[0]
-    for value in equation.params.values():
-        if isinstance(value, core.ClosedJaxpr) and value.jaxpr is first:
-            return first, value.consts
-    return first, ()
+def _bound(equation: Any, values: list[Any]) -> list[Any]:
+    """The results of an equation as it stands."""
+    with equation.ctx.manager:
+        results = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
+    return list(results) if equation.primitive.multiple_results else [results]
 
 
 def _last_uses(jaxpr: Any) -> dict[int, list[Any]]:

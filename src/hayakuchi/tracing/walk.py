@@ -1,15 +1,12 @@
 """All equations of a jaxpr in program order, with those of the jaxprs inside it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jax.extend import core
 
 from hayakuchi.tracing.source import Direction, Frame, direction_of, frames_of, function_of, names_of
-
-# Equations that stand for a call: their bodies are traced once for all callers, under the stack of the first.
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 
 
 @dataclass(frozen=True)
@@ -39,16 +36,21 @@ class Site:
         return str(self.equation.primitive.name)
 
 
-def inner_jaxprs(equation: Any) -> list[Any]:
-    """The jaxprs among an equation's parameters, open ones (`Jaxpr`)."""
-    found = []
+def bodies_of(equation: Any) -> list[tuple[Any, Sequence[Any]]]:
+    """The jaxprs among an equation's parameters, open ones (`Jaxpr`), each with the constants it holds."""
+    found: list[tuple[Any, Sequence[Any]]] = []
     for value in equation.params.values():
         for each in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(each, core.ClosedJaxpr):
-                found.append(each.jaxpr)
+                found.append((each.jaxpr, each.consts))
             elif isinstance(each, core.Jaxpr):
-                found.append(each)
+                found.append((each, ()))
     return found
+
+
+def inner_jaxprs(equation: Any) -> list[Any]:
+    """The jaxprs of `bodies_of` alone."""
+    return [jaxpr for jaxpr, _ in bodies_of(equation)]
 
 
 def walk(jaxpr: Any) -> Iterator[Site]:
@@ -73,12 +75,10 @@ def _walk(
         names, made_by = names_of(equation)
         names, made_by = scopes + names, transforms | made_by
         yield Site(equation, frames, names, direction_of(made_by), trips, body, depth)
-        around = frames if equation.primitive.name in _CALLS else ()
         times = trips * equation.params.get("length", 1) if equation.primitive.name == "scan" else trips
         for inner in inner_jaxprs(equation):
             # What has no stack of its own is a library's: it belongs to the line that called.
-            below = _walk(inner, around or frames, names, made_by, times, depth + 1, numbers)
-            yield from below
+            yield from _walk(inner, frames, names, made_by, times, depth + 1, numbers)
 
 
 def _joined(inner: tuple[Frame, ...], outer: tuple[Frame, ...], file: str, function: str) -> tuple[Frame, ...]:

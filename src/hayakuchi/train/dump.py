@@ -27,8 +27,9 @@ from hayakuchi.train.checkpoint import Checkpoints
 from hayakuchi.train.ctrl_task import CtrlTask
 from hayakuchi.train.loop import Compiled, abstract_state
 from hayakuchi.train.task import Task, TrainState
+from hayakuchi.train.tasks import make_task
 from hayakuchi.train.teacher import adopt_teacher
-from hayakuchi.train.vits_task import VitsTask, framing
+from hayakuchi.train.vits_task import framing
 
 logger = logging.getLogger(__name__)
 
@@ -166,6 +167,6 @@ def _task_of(recipe: Recipe, batch: Any, folder: Path) -> Task:
     if recipe.task == "vits":
         frame = framing(recipe)
         frames = batch.audio.shape[1] // frame.hop - frame.margin
-        return VitsTask(recipe, [Bucket(symbols=batch.symbols.shape[1], frames=frames)], epoch_steps=1)
+        return make_task(recipe, Bucket(symbols=batch.symbols.shape[1], frames=frames))
     source = recipe.distillation.teacher
-    return CtrlTask(recipe, adopt_teacher(folder.parents[1], Path(source)) if source else None)
+    return CtrlTask(recipe, adopt_teacher(folder.parents[1], Path(source))) if source else make_task(recipe)
