@@ -264,6 +264,11 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith(".partial")}
 
 
+def open_run(*arguments):
+    with session.open_run(*arguments):
+        pass
+
+
 def fill_disk(patch, name=""):
     """Writing a file whose name begins so fails, after it was opened and so emptied."""
 
@@ -282,12 +287,12 @@ def fill_disk(patch, name=""):
 
 def test_a_disk_full_at_resumption_costs_nothing(tmp_path):
     run = tmp_path / "run"
-    session.open_run(run, tiny_recipe(), FILES)
+    open_run(run, tiny_recipe(), FILES)
     before = contents(run)
     with pytest.MonkeyPatch.context() as patch:
         fill_disk(patch)
         with pytest.raises(UserError, match=r"run: cannot write there \(No space left"):
-            session.open_run(run, tiny_recipe(log_every=7), FILES)
+            open_run(run, tiny_recipe(log_every=7), FILES)
     assert contents(run) == before
 
 
@@ -297,16 +302,16 @@ def test_a_disk_full_at_the_start_is_told_and_the_same_command_starts_later(tmp_
     with pytest.MonkeyPatch.context() as patch:
         fill_disk(patch, name)
         with pytest.raises(UserError, match=r"run: cannot write there \(No space left"):
-            session.open_run(run, tiny_recipe(), FILES)
-    session.open_run(run, tiny_recipe(), FILES)
+            open_run(run, tiny_recipe(), FILES)
+    open_run(run, tiny_recipe(), FILES)
     assert contents(run).keys() == {"recipe.json", *FILES}
 
 
 def test_a_run_of_a_recipe_of_another_name_is_told_first(tmp_path):
-    session.open_run(tmp_path / "run", tiny_recipe(), FILES)
+    open_run(tmp_path / "run", tiny_recipe(), FILES)
     other = dataclasses.replace(tiny_recipe(batch=8), name="ctrl-other")
     with pytest.raises(UserError, match="of recipe 'tiny', not 'ctrl-other'"):
-        session.open_run(tmp_path / "run", other, FILES)
+        open_run(tmp_path / "run", other, FILES)
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path, data):

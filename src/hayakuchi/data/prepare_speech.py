@@ -42,6 +42,7 @@ from hayakuchi.data.speech_shards import (
 from hayakuchi.data.split import HASH_SPAN, text_hash, threshold
 from hayakuchi.data.workers import WorkerPool, peak_memory_bytes
 from hayakuchi.errors import UserError, require
+from hayakuchi.owner import owned
 from hayakuchi.speech.frontend import Devoiced, FrontEnd, Reading, make_front_end
 from hayakuchi.text.normalise import normalise
 
@@ -146,15 +147,18 @@ def _directory(out: Path) -> Iterator[None]:
                 raise UserError(f"{out}: exists and is not a data set of `prepare speech`; choose another or delete it")
             out.mkdir(parents=True, exist_ok=True)
             mark.write_text("made by `hayakuchi prepare speech`\n", encoding="utf-8")
-        shards.mkdir(exist_ok=True)
         try:
-            yield
+            with owned(out):
+                shards.mkdir(exist_ok=True)
+                try:
+                    yield
+                finally:
+                    if not (out / INFO_FILE).exists() and not any(shards.iterdir()):
+                        shards.rmdir()
+                        mark.unlink()
         finally:
-            if not (out / INFO_FILE).exists() and not any(shards.iterdir()):
-                shards.rmdir()
-                mark.unlink()
-                if not any(out.iterdir()):
-                    out.rmdir()
+            if not any(out.iterdir()):
+                out.rmdir()
     except OSError as error:
         raise UserError(
             f"{out}: cannot write it ({error.strerror or error}); make room or choose another place, "

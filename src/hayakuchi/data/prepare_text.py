@@ -5,7 +5,7 @@ same bytes however many workers there are. The first parses, normalises and hash
 stages the texts on disk and keeps a sample for the tokenizer. The second encodes what was staged. Memory is bounded:
 a few tasks in flight, the sample, and some numbers a document.
 
-Everything is made in a folder `OUT.partial-...` of its own and moved when complete: there is never half a data set
+Everything is made in a folder `OUT.partial` of its own and moved when complete: there is never half a data set
 under its own name, and two preparations do not meet.
 """
 

@@ -1,9 +1,12 @@
 """Checkpoints: state, data position, key and resolved recipe of one step, written together by Orbax.
 
-A checkpoint counts only when complete; a damaged newest one is reported and the one before it used.
+A checkpoint counts only when complete; a damaged newest one is reported and the one before it used. Damage is what
+decoding, checksums or missing files prove; memory, permissions and devices that fail are reported as they are.
 """
 
 import logging
+import os
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +22,10 @@ from orbax.checkpoint import checkpoint_managers as managers
 from hayakuchi.errors import UserError
 
 logger = logging.getLogger(__name__)
+
+# TensorStore of a file that is missing, cut or does not decode; where the system failed, its error code stands behind.
+_BAD_CONTENT = re.compile(r"(NOT_FOUND|DATA_LOSS|FAILED_PRECONDITION|OUT_OF_RANGE|INVALID_ARGUMENT): ")
+_SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")
 
 
 class CheckpointError(UserError):
@@ -109,7 +116,8 @@ class Checkpoints:
             silent cast.
 
         Raises:
-          UserError: checkpoints are there, and none can be read.
+          UserError: checkpoints are there, and all are damaged.
+          CheckpointError: one cannot be read for another reason, such as permissions; none was touched.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         reasons: list[str] = []
@@ -118,8 +126,12 @@ class Checkpoints:
                 found = self._restore(step, target)
             except UserError:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever a damaged file raises, the one before may be whole
-                reasons.append(_first_line(error))
+            except Exception as error:
+                if not _proves_damage(error):
+                    if (reason := _system_reason(error)) is None:
+                        raise
+                    raise CheckpointError(f"{self.folder / str(step)}: cannot be read ({reason})") from error
+                reasons.append(_reason(error))
                 logger.warning(
                     "checkpoint %s is damaged (%s); trying the one before it", self.folder / str(step), reasons[-1]
                 )
@@ -129,8 +141,8 @@ class Checkpoints:
                 return found
         if steps:
             raise UserError(
-                f"{self.folder}: none of the checkpoints {steps} can be read ({reasons[0]}); "
-                "move the folder away to start anew"
+                f"{self.folder}: none of the checkpoints {steps} is whole ({reasons[0]}); restore the folder from a "
+                "copy, or choose another RUN to start from step 0"
             )
         return None
 
@@ -165,7 +177,12 @@ class Checkpoints:
 
     def _check_shapes(self, step: int, arrays: dict[str, Any]) -> None:
         """Orbax alone would cut, pad or cast without a word."""
-        saved = self._manager.item_metadata(step)["state"].tree
+        metadata = self._manager.item_metadata(step)["state"]
+        if metadata is None:
+            # Orbax says no more of a file that is missing than of one that cannot be opened.
+            (self.folder / str(step) / "state" / "_METADATA").read_bytes()
+            raise ValueError("no metadata of its arrays")
+        saved = metadata.tree
         for name, wanted in arrays.items():
             found = saved.get(name)
             if found is None or tuple(found.shape) != wanted.shape or found.dtype != wanted.dtype:
@@ -176,13 +193,39 @@ class Checkpoints:
                 )
 
     def _failure(self, error: Exception) -> CheckpointError:
-        # TensorStore tells the whole chain of what failed in what, the cause last, and details of it in brackets.
-        reason = getattr(error, "strerror", None) or _first_line(error).partition(" [")[0].rsplit(": ", 1)[-1]
         return CheckpointError(
-            f"{self.folder}: the checkpoint could not be written ({reason}); make room or set the permissions, and run "
-            "the same command again: it goes on from the last whole one"
+            f"{self.folder}: the checkpoint could not be written ({_reason(error)}); make room or set the permissions, "
+            "and run the same command again: it goes on from the last whole one"
         )
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _proves_damage(error: BaseException) -> bool:
+    """Whether an error of reading says that the files are not what was written."""
+    cause = _root(error)
+    if isinstance(cause, OSError):
+        return isinstance(cause, FileNotFoundError | IsADirectoryError | NotADirectoryError)
+    if isinstance(cause, ValueError) and re.match("[A-Z_]+: ", str(cause)):  # TensorStore's
+        return bool(_BAD_CONTENT.match(str(cause))) and not _SYSTEM_ERROR.search(str(cause))
+    # JSON and UTF-8 that do not decode, or lack what the format says they have.
+    return isinstance(cause, ValueError | KeyError | EOFError)
+
+
+def _system_reason(error: BaseException) -> str | None:
+    """What the operating system said, where an error came from it."""
+    cause = _root(error)
+    if isinstance(cause, OSError):
+        return cause.strerror or str(cause)
+    code = _SYSTEM_ERROR.search(str(cause))
+    return os.strerror(int(code[1])) if code else None
+
+
+def _root(error: BaseException) -> BaseException:
+    """The error that Orbax's bare `Exception`, with a page of specification in it, was raised from."""
+    return error.__cause__ if type(error) is Exception and error.__cause__ is not None else error
+
+
+def _reason(error: BaseException) -> str:
+    cause = _root(error)
+    line = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+    # TensorStore names the whole chain of what failed in what, the cause last, and details of it in brackets.
+    return getattr(cause, "strerror", None) or line.partition(" [")[0].rsplit(": ", 1)[-1]

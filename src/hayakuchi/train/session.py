@@ -5,7 +5,8 @@ import logging
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hayakuchi.config.recipe import RECIPE_FILE, Recipe, read_recipe
 from hayakuchi.data.batches import BatchIterator
 from hayakuchi.errors import UserError
 from hayakuchi.models.sharding import make_mesh
+from hayakuchi.owner import OWNER_FILE, owned
 from hayakuchi.train import loop
 from hayakuchi.train.checkpoint import Checkpoints
 from hayakuchi.train.dump import dump_step
@@ -38,6 +40,9 @@ _FREE = {
 }
 
 
+_PARTIAL_RECIPE = RECIPE_FILE + ".partial"
+
+
 def connect_processes() -> None:
     """Joins the other processes of a multi-host run, where the environment names a coordinator.
 
@@ -54,8 +59,9 @@ def connect_processes() -> None:
     jax.distributed.initialize(num_processes=count, process_id=index)
 
 
-def open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
-    """Makes a run directory, or checks that an existing one is of the same recipe and data.
+@contextmanager
+def open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> Iterator[None]:
+    """Makes a run directory, or checks that an existing one is of the same recipe and data; holds it for the block.
 
     Args:
       run: the directory.
@@ -65,42 +71,48 @@ def open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
     Of several processes the first does it, and all fail if it fails.
 
     Raises:
-      UserError: the directory holds something else, or another recipe or data set; the devices do not suit the recipe.
+      UserError: the directory holds something else, or another recipe or data set, or another process trains it; the
+        devices do not suit the recipe.
     """
     fitting_mesh(recipe.train)  # before anything is written
     failure: UserError | None = None
-    if jax.process_index() == 0:
-        try:
-            _open_run(run, recipe, files)
-        except UserError as error:
-            failure = error
-    if multihost_utils.broadcast_one_to_all(jnp.int32(failure is not None)):
-        raise failure or UserError(f"{run}: see the message of process 0")
+    with ExitStack() as held:
+        if jax.process_index() == 0:
+            try:
+                _make_folder(run, files)
+                held.enter_context(owned(run))
+                _open_run(run, recipe, files)
+            except OSError as error:
+                failure = UserError(f"{run}: cannot write there ({error.strerror})")
+            except UserError as error:
+                failure = error
+        if multihost_utils.broadcast_one_to_all(jnp.int32(failure is not None)):
+            raise failure or UserError(f"{run}: see the message of process 0")
+        yield
+
+
+def _make_folder(run: Path, files: dict[str, bytes]) -> None:
+    """The directory of a run, which may hold what a start leaves that a full disk cut short, and nothing else."""
+    leftovers = {*files, _PARTIAL_RECIPE, OWNER_FILE}
+    empty = not run.exists() or (run.is_dir() and {file.name for file in run.iterdir()} <= leftovers)
+    if not empty and not (run / RECIPE_FILE).exists():
+        raise UserError(f"{run}: holds something else than a run (no {RECIPE_FILE}); choose another RUN")
+    run.mkdir(parents=True, exist_ok=True)
 
 
 def _open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
-    path = run / RECIPE_FILE
-    partial = run / (RECIPE_FILE + ".partial")
-    try:
-        if path.exists():
-            _check_same(run, read_recipe(path), recipe)
-            for name, content in files.items():
-                if not (run / name).exists() or (run / name).read_bytes() != content:
-                    raise UserError(
-                        f"{run / name}: the run was started on another data set; use its --data, or a new RUN"
-                    )
-        else:
-            # What a start leaves that a full disk cut short may be there.
-            if run.exists() and not (run.is_dir() and {file.name for file in run.iterdir()} <= {*files, partial.name}):
-                raise UserError(f"{run}: holds something else than a run (no {RECIPE_FILE}); choose another RUN")
-            run.mkdir(parents=True, exist_ok=True)
-            for name, content in files.items():
-                (run / name).write_bytes(content)
-        # Last, since with it the directory is a run; and never half written, since without it it is none.
-        partial.write_text(config.to_json(recipe), encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise UserError(f"{run}: cannot write there ({error.strerror})") from error
+    path, partial = run / RECIPE_FILE, run / _PARTIAL_RECIPE
+    if path.exists():
+        _check_same(run, read_recipe(path), recipe)
+        for name, content in files.items():
+            if not (run / name).exists() or (run / name).read_bytes() != content:
+                raise UserError(f"{run / name}: the run was started on another data set; use its --data, or a new RUN")
+    else:
+        for name, content in files.items():
+            (run / name).write_bytes(content)
+    # Last, since with it the directory is a run; and never half written, since without it it is none.
+    partial.write_text(config.to_json(recipe), encoding="utf-8")
+    partial.replace(path)
 
 
 def _check_same(run: Path, before: Recipe, now: Recipe) -> None:

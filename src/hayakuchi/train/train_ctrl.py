@@ -50,6 +50,6 @@ def train_ctrl(recipe: CtrlRecipe, run: Path, data: Path) -> dict[str, Any]:
     source = recipe.distillation.teacher
     if source:
         check_teacher(run, Path(source), data)
-    session.open_run(run, recipe, files)
-    teacher = adopt_teacher(run, Path(source)) if source else None
-    return session.train(CtrlTask(recipe, teacher), recipe, run, batches.iterate, held_out)
+    with session.open_run(run, recipe, files):
+        teacher = adopt_teacher(run, Path(source)) if source else None
+        return session.train(CtrlTask(recipe, teacher), recipe, run, batches.iterate, held_out)

@@ -60,5 +60,5 @@ def train_vits(recipe: VitsRecipe, run: Path, data: Path) -> dict[str, Any]:
             "%s: no held-out clip to measure and to show: there will be no held-out loss and no samples", data
         )
     media.check_installed()
-    session.open_run(run, recipe, {INFO_FILE: (data / INFO_FILE).read_bytes()})
-    return session.train(task, recipe, run, batches.iterate, held_out)
+    with session.open_run(run, recipe, {INFO_FILE: (data / INFO_FILE).read_bytes()}):
+        return session.train(task, recipe, run, batches.iterate, held_out)
