@@ -8,6 +8,7 @@ import pytest
 from hayakuchi import progress
 from hayakuchi.errors import UserError
 from hayakuchi.train.metrics import NonFiniteLossError, Reporter
+from tensorboard_events import events
 
 
 class OnDevice:
@@ -54,6 +55,34 @@ def test_lines_are_on_disk_at_once_and_a_resumed_run_appends(tmp_path, bar):
             reporter.flush()
             assert lines(tmp_path)[-1]["step"] == first + 19
     assert [line["step"] for line in lines(tmp_path)] == [1, 10, 20, 30, 40]
+
+
+@pytest.mark.parametrize("torn", ["", '{"step": 7, "lo', '{"step": 7}'])
+def test_a_resumed_run_cuts_what_is_later_than_its_checkpoint(tmp_path, bar, torn):
+    with Reporter(tmp_path, bar, log_every=1) as reporter:
+        for step in range(1, 7):
+            reporter.write(step, {"loss": 1.0})
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(torn)
+    with Reporter(tmp_path, bar, log_every=1) as reporter:
+        assert not reporter.resume(4)
+        assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4]
+        reporter.write(4, {"held_out_loss": 2.0})
+        reporter.write(5, {"loss": 3.0})
+    with Reporter(tmp_path, bar, log_every=1) as reporter:
+        assert reporter.resume(4), "the held-out loss at this step is known"
+    assert lines(tmp_path)[-1] == {"step": 4, "held_out_loss": 2.0}
+    starts = [event.step for event in events(tmp_path / "tensorboard") if event.HasField("session_log")]
+    assert starts == [5, 5]
+
+
+def test_a_run_without_a_checkpoint_starts_its_records_again(tmp_path, bar):
+    with Reporter(tmp_path, bar, log_every=1) as reporter:
+        reporter.write(1, {"loss": 1.0})
+    with Reporter(tmp_path, bar, log_every=1) as reporter:
+        reporter.resume(0)
+    assert lines(tmp_path) == []
+    assert [event.step for event in events(tmp_path / "tensorboard") if event.HasField("session_log")] == [1]
 
 
 def test_pauses_are_no_training_time(tmp_path, bar):

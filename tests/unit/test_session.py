@@ -44,8 +44,21 @@ def saved_state(run: Path, recipe: CtrlRecipe):
     return flatten(state), record
 
 
-def test_a_run_leaves_everything_needed(tmp_path, data):
+def records(run: Path) -> list[dict]:
+    """The lines of `metrics.jsonl` without what depends on the clock."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [{k: v for k, v in line.items() if k not in {"tokens_per_second", "data_wait_share"}} for line in lines]
+
+
+def test_a_run_leaves_everything_needed(tmp_path, data, monkeypatch):
     recipe = tiny_recipe(steps=6, checkpoint_every=4)
+    save, at_save = Checkpoints.save, {}
+
+    def noting(checkpoints, step, *arguments):
+        at_save[step] = records(tmp_path / "run")
+        save(checkpoints, step, *arguments)
+
+    monkeypatch.setattr(Checkpoints, "save", noting)
     result = train_ctrl(recipe, tmp_path / "run", data)
     assert result["steps"] == 6
     assert result["stopped_by"] is None
@@ -55,6 +68,8 @@ def test_a_run_leaves_everything_needed(tmp_path, data):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "learning_rate" in line] == [1, 2, 3, 4, 5, 6]
     assert [line["step"] for line in lines if "held_out_loss" in line] == [4, 6]
+    for step, known in at_save.items():
+        assert known == [line for line in records(tmp_path / "run") if line["step"] <= step], "after its checkpoint"
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"recipe.json", "dataset.json", "tokenizer.model", "checkpoints", "metrics.jsonl", "tensorboard"}
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))
@@ -72,8 +87,11 @@ def test_two_halves_equal_the_whole_bitwise(tmp_path, data, accumulate):
         stop_after(patch, 10)
         first = train_ctrl(recipe, tmp_path / "halves", data)
     assert first["steps"] == 10
+    with (tmp_path / "halves" / "metrics.jsonl").open("a", encoding="utf-8") as lines:
+        lines.write('{"step": 11, "loss": 1.0}\n{"step": 12, "lo')  # as a process leaves it that was killed
     second = train_ctrl(recipe, tmp_path / "halves", data)
     assert second["first_step"] == 10
+    assert records(tmp_path / "halves") == records(tmp_path / "whole")
     whole, record = saved_state(tmp_path / "whole", recipe)
     halves, other = saved_state(tmp_path / "halves", recipe)
     assert record == other

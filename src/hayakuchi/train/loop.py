@@ -169,10 +169,12 @@ def run(
     steps: int,
     checkpoint_every: int,
     recipe: dict[str, Any],
+    measure_first: bool = False,
 ) -> tuple[TrainState, str | None]:
     """Trains from `state` to `steps` optimiser steps.
 
     A checkpoint is written every `checkpoint_every` steps, at the end, and when a signal or the platform asks to stop.
+    The held-out loss of those that a signal asked for is left to the session that goes on (`measure_first`).
 
     Returns:
       The last state, and the name of the signal that ended the run early, or None.
@@ -185,6 +187,9 @@ def run(
     queue = _ahead(batches, programs.place, reporter)
     stopped = None
     with StopSignal(jax.process_count()) as stop:
+        if measure_first:
+            with paused(reporter):
+                _measure(programs, state, held_out, reporter, done)
         while done < steps and not stopped:
             batch, position = next(queue)
             if watch.due(done):
@@ -205,14 +210,12 @@ def run(
                     # The loss of this step is that of the state before it.
                     if not programs.finite(state):
                         raise NonFiniteLossError(done, "the state has a number that is not finite")
-                    checkpoints.save(done, state._replace(frozen=None), key, position, recipe)
                     # Who asks to stop gives little time, too little perhaps to compile what computes the loss.
                     if not stopped:
-                        loss = _held_out_loss(programs, state.parameters, held_out)
-                        reporter.write(done, loss)
-                        reporter.last |= loss
-                        for example in itertools.islice(held_out, 1):
-                            reporter.show(done, programs.show(state.parameters, programs.place(example)))
+                        _measure(programs, state, held_out, reporter, done)
+                    # First the records, then the checkpoint: going on from it must find all lines up to it.
+                    reporter.sync()
+                    checkpoints.save(done, state._replace(frozen=None), key, position, recipe)
         with paused(reporter):
             profiler.close()
             checkpoints.wait()  # here a second SIGTERM still does no harm
@@ -241,6 +244,16 @@ def _ahead(batches: BatchIterator[Any], place: Callable[[Any], Any], reporter: R
         following = fetch()
         yield ready
         ready = following
+
+
+def _measure(programs: Compiled, state: TrainState, held_out: Iterable[Any], reporter: Reporter, step: int) -> None:
+    """Writes the held-out loss at a step, and shows examples."""
+    loss = _held_out_loss(programs, state.parameters, held_out)
+    if loss:
+        reporter.write(step, loss)
+        reporter.last |= loss
+    for example in itertools.islice(held_out, 1):
+        reporter.show(step, programs.show(state.parameters, programs.place(example)))
 
 
 def _held_out_loss(programs: Compiled, parameters: Any, held_out: Iterable[Any]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 from tensorboardX import summary
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import RecordWriter
 
 from hayakuchi.errors import UserError
@@ -85,7 +86,9 @@ class Reporter:
         self._sample_rate_hz = sample_rate_hz
         try:
             self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8") if folder else None
-            self._events = _event_file(folder / "tensorboard") if folder else None
+            # TensorBoard finds files by the middle part and orders those of one folder by name.
+            self._event_path = (folder or Path()) / "tensorboard" / f"events.out.tfevents.{time.time_ns():020}"
+            self._events = _event_file(self._event_path) if folder else None
         except OSError as error:
             raise self._failure(error) from error
         self._bar = bar
@@ -110,6 +113,44 @@ class Reporter:
                 error = error or self._failure(failure)
         if kind is None and error is not None:
             raise error
+
+    def resume(self, step: int) -> bool:
+        """Cuts the records of an earlier session to `step`, where training goes on; a line cut short is dropped.
+
+        TensorBoard is asked to purge later steps, which may stand in files of earlier sessions.
+
+        Returns:
+          Whether the held-out loss at `step` is among the lines that stay. False where no files are written.
+        """
+        if self._lines is None or self._events is None:
+            return False
+        try:
+            size, measured = _whole_lines(Path(self._lines.name), step)
+            self._lines.truncate(size)
+            start = SessionLog(status=SessionLog.START)
+            purge = Event(step=step + 1, wall_time=time.time(), session_log=start)
+            self._events.write(purge.SerializeToString())
+            self.sync()
+        except OSError as error:
+            raise self._failure(error) from error
+        return measured
+
+    def sync(self) -> None:
+        """Returns once all that was written is on the disk."""
+        if self._folder is None or self._lines is None or self._events is None:
+            return
+        try:
+            self._lines.flush()
+            self._events.flush()
+            # By name, since tensorboardX hides its file; the folders, so that the files' names are on the disk too.
+            for path in (Path(self._lines.name), self._event_path, self._folder, self._event_path.parent):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        except OSError as error:
+            raise self._failure(error) from error
 
     def push(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Takes the metrics of `step` (1 is the first) and handles those of the step before."""
@@ -196,13 +237,32 @@ class Reporter:
         return UserError(f"{self._folder}: cannot write metrics.jsonl and tensorboard/ there ({error.strerror})")
 
 
-def _event_file(folder: Path) -> RecordWriter:
+def _event_file(path: Path) -> RecordWriter:
     """A TensorBoard event file of this session's own.
 
     Not tensorboardX's SummaryWriter: its writing thread dies of a full disk, and whoever waits for it waits for ever.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    # TensorBoard finds files by the middle part and orders those of one folder by name.
-    file = RecordWriter(str(folder / f"events.out.tfevents.{time.time_ns():020}"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = RecordWriter(str(path))
     file.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
     return file
+
+
+_LONGEST_LINE_BYTES = 1 << 20
+
+
+def _whole_lines(path: Path, step: int) -> tuple[int, bool]:
+    """Bytes before the first line that is later than `step` or cut short; whether they hold its held-out loss."""
+    size, measured = 0, False
+    with path.open("rb") as file:
+        while (line := file.readline(_LONGEST_LINE_BYTES)).endswith(b"\n"):
+            try:
+                values = json.loads(line)
+                later = values["step"] > step
+            except (ValueError, KeyError, TypeError):
+                values, later = {}, False  # an older version could glue two lines together: not ours to drop
+            if later:
+                break
+            size += len(line)
+            measured |= values.get("step") == step and any(name.startswith("held_out_") for name in values)
+    return size, measured

@@ -185,6 +185,10 @@ def train(
         state, key, position = _start(programs, checkpoints, settings)
         profiler = Profiler(folder, settings.profile, programs.executables, bar)
         first = int(state.step)
+        measured = reporter.resume(first)
+        # Each process must know it, since all compute the loss together.
+        measured = bool(multihost_utils.broadcast_one_to_all(jnp.int32(measured)))
+        due = first > 0 and first % settings.checkpoint_every == 0
         bar.advance(first)
         reporter.clock.started = time.monotonic()
         try:
@@ -201,6 +205,7 @@ def train(
                 steps=settings.steps,
                 checkpoint_every=settings.checkpoint_every,
                 recipe=config.to_dict(recipe),
+                measure_first=due and not measured,
             )
         except NonFiniteLossError as error:
             # There may be room for one state only, and the frames that the error came through hold theirs.
