@@ -25,7 +25,7 @@ from hayakuchi import progress
 from hayakuchi.corpora.document import Dropped, Reader, Record
 from hayakuchi.data import text_tasks
 from hayakuchi.data.dedup import Deduplicator
-from hayakuchi.data.shards import SPLITS, Counts, DatasetInfo, ShardWriter, Split
+from hayakuchi.data.shards import SPLITS, Counts, DatasetInfo, ShardWriter, Split, checksums
 from hayakuchi.data.split import threshold
 from hayakuchi.data.staging import Sample, Staging
 from hayakuchi.data.text_report import SourceReport, nothing_left, sources_summary, summary, text_rates
@@ -112,6 +112,7 @@ class _Preparation:
             normalisation=self._options.normalisation,
             subcodes=self._options.subcodes,
             counts=self._counts,
+            checksums=checksums(self._folder),
         ).save(self._folder / _INFO)
         report = self._report(loaded, training, np.diff(clock).tolist())
         text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"

@@ -1,6 +1,7 @@
 """One training session in a run directory: start or resume, train, leave everything needed to go on."""
 
 import functools
+import hashlib
 import logging
 import os
 import time
@@ -18,6 +19,7 @@ from hayakuchi import config, progress
 from hayakuchi.config import TrainConfig
 from hayakuchi.config.recipe import RECIPE_FILE, Recipe, read_recipe
 from hayakuchi.data.batches import BatchIterator
+from hayakuchi.data.verification import short
 from hayakuchi.errors import UserError
 from hayakuchi.models.sharding import make_mesh
 from hayakuchi.train import loop
@@ -54,13 +56,14 @@ def connect_processes() -> None:
     jax.distributed.initialize(num_processes=count, process_id=index)
 
 
-def open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
+def open_run(run: Path, recipe: Recipe, files: dict[str, bytes], data: Path) -> None:
     """Makes a run directory, or checks that an existing one is of the same recipe and data.
 
     Args:
       run: the directory.
       recipe: the resolved recipe.
       files: what generation needs later, by name; an existing file must be equal.
+      data: the data set directory they are from.
 
     Of several processes the first does it, and all fail if it fails.
 
@@ -71,24 +74,22 @@ def open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
     failure: UserError | None = None
     if jax.process_index() == 0:
         try:
-            _open_run(run, recipe, files)
+            _open_run(run, recipe, files, data)
         except UserError as error:
             failure = error
     if multihost_utils.broadcast_one_to_all(jnp.int32(failure is not None)):
         raise failure or UserError(f"{run}: see the message of process 0")
 
 
-def _open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
+def _open_run(run: Path, recipe: Recipe, files: dict[str, bytes], data: Path) -> None:
     path = run / RECIPE_FILE
     partial = run / (RECIPE_FILE + ".partial")
     try:
         if path.exists():
-            _check_same(run, read_recipe(path), recipe)
-            for name, content in files.items():
-                if not (run / name).exists() or (run / name).read_bytes() != content:
-                    raise UserError(
-                        f"{run / name}: the run was started on another data set; use its --data, or a new RUN"
-                    )
+            before = read_recipe(path)
+            if before.name == recipe.name:  # else the data set is not to blame
+                _check_files(run, files, data)
+            _check_same(run, before, recipe)
         else:
             # What a start leaves that a full disk cut short may be there.
             if run.exists() and not (run.is_dir() and {file.name for file in run.iterdir()} <= {*files, partial.name}):
@@ -101,6 +102,17 @@ def _open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
         partial.replace(path)
     except OSError as error:
         raise UserError(f"{run}: cannot write there ({error.strerror})") from error
+
+
+def _check_files(run: Path, files: dict[str, bytes], data: Path) -> None:
+    for name, content in files.items():
+        found = (run / name).read_bytes() if (run / name).exists() else b""
+        if found != content:
+            ours, theirs = (short(hashlib.sha256(each).hexdigest()) for each in (found, content))
+            raise UserError(
+                f"{run / name}: SHA-256 {ours}, but {data / name} has {theirs}: the run was started on another data "
+                "set; use its --data, or a new RUN"
+            )
 
 
 def _check_same(run: Path, before: Recipe, now: Recipe) -> None:
