@@ -5,7 +5,6 @@ import dataclasses
 import difflib
 import functools
 import io
-import json as json_module
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Literal, TextIO, TypeVar
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
+from hayakuchi import strict_json
 from hayakuchi.config import (
     CtrlConfig,
     CtrlRecipe,
@@ -888,7 +888,7 @@ def _parse(target: Callable[..., ResultT], prog: str, words: Sequence[str], **op
 
 def _finish(target: Path | None, result: dict[str, Any], text: str, file: TextIO | None = None) -> None:
     """Prints `text` (to `file`), or the result as JSON in its place; and writes the JSON file that was asked for."""
-    encoded = json_module.dumps(result, ensure_ascii=False, indent=2)
+    encoded = strict_json.dumps(result)
     if _to_stdout(target):
         _say(encoded)
         return

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "hayakuchi"
 # A module may import modules of its own layer's package and of lower layers only.
 LAYERS = (
     {"errors"},
-    {"config", "directories", "progress", "runtime", "tables", "tracing"},
+    {"config", "directories", "progress", "runtime", "strict_json", "tables", "tracing"},
     {"text", "speech"},
     {"corpora", "data", "models"},
     {"train", "infer"},

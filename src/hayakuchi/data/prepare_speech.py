@@ -10,7 +10,6 @@ a data set.
 """
 
 import itertools
-import json
 import os
 import re
 import time
@@ -23,7 +22,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hayakuchi import progress
+from hayakuchi import progress, strict_json
 from hayakuchi.corpora.document import Dropped
 from hayakuchi.corpora.recording import Recording, SpeechReader
 from hayakuchi.data.shards import SPLITS, Split
@@ -215,7 +214,7 @@ class _Preparation:
             "processes": len(self._peaks),
             "peak_memory_bytes": sum(self._peaks.values()),
         }
-        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+        text = strict_json.dumps(report) + "\n"
         # Text may hold lone surrogates, which have no UTF-8.
         (self._out / _REPORT_FILE).write_text(text, encoding="utf-8", errors="replace")
         info.save(self._out / INFO_FILE, entries)

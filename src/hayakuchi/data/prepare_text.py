@@ -9,7 +9,6 @@ Everything is made in a folder `OUT.partial-...` of its own and moved when compl
 under its own name, and two preparations do not meet.
 """
 
-import json
 import os
 import shutil
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hayakuchi import progress
+from hayakuchi import progress, strict_json
 from hayakuchi.corpora.document import Dropped, Reader, Record
 from hayakuchi.data import text_tasks
 from hayakuchi.data.dedup import Deduplicator
@@ -115,7 +114,7 @@ class _Preparation:
             checksums=checksums(self._folder),
         ).save(self._folder / _INFO)
         report = self._report(loaded, training, np.diff(clock).tolist())
-        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+        text = strict_json.dumps(report) + "\n"
         # A path may hold bytes that are no UTF-8.
         (self._folder / _REPORT).write_text(text, encoding="utf-8", errors="replace")
         return report

@@ -5,7 +5,6 @@ stream under a temporary name and renamed when whole; they are read through a me
 """
 
 import bisect
-import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import BinaryIO, Literal, Self
 import numpy as np
 from numpy.lib import format as npy_format
 
-from hayakuchi import config
+from hayakuchi import config, strict_json
 from hayakuchi.data.verification import check_sha256, file_sha256, short, verify_once
 from hayakuchi.errors import UserError
 from hayakuchi.text.codes import CODE_SLOTS, CodeBook
@@ -83,7 +82,7 @@ class DatasetInfo:
 
     def save(self, path: Path) -> None:
         values = {"format_version": FORMAT_VERSION, **asdict(self), "codes": self.codes.to_dict()}
-        path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        path.write_text(strict_json.dumps(values) + "\n", encoding="utf-8")
 
     @classmethod
     def open(cls, folder: Path) -> "DatasetInfo":

@@ -8,7 +8,6 @@ Spectrograms are not stored: the training step computes them on the device.
 """
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hayakuchi import config
+from hayakuchi import config, strict_json
 from hayakuchi.data.shards import SPLITS, Split
 from hayakuchi.data.speech_files import AGAIN, DamagedShardError, Shard, audio_path, map_audio, read_shard, whole_file
 from hayakuchi.data.verification import check_sha256, verify_once
@@ -83,7 +82,7 @@ class SpeechInfo:
         if shards is not None:
             values["shards"] = [asdict(shard) for shard in shards]
         with whole_file(path) as file:
-            file.write((json.dumps(values, ensure_ascii=False, indent=2) + "\n").encode())
+            file.write((strict_json.dumps(values) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> "SpeechInfo":

@@ -1,6 +1,5 @@
 """Metrics of a run: fetched a step late, written to `metrics.jsonl` and TensorBoard, shown on the progress line."""
 
-import json
 import math
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import RecordWriter
 
+from hayakuchi import strict_json
 from hayakuchi.errors import UserError
 from hayakuchi.progress import Bar
 from hayakuchi.train import media
@@ -128,7 +128,7 @@ class Reporter:
         if self._lines is None or self._events is None:
             return
         try:
-            self._lines.write(json.dumps({"step": step, **values}) + "\n")
+            self._lines.write(strict_json.dumps({"step": step, **values}, indent=None) + "\n")
             self._lines.flush()
         except OSError as error:
             raise self._failure(error) from error

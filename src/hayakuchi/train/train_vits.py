@@ -56,7 +56,10 @@ def train_vits(recipe: VitsRecipe, run: Path, data: Path, *, verify_data: bool =
     batches = SpeechBatches(clips, recipe.data, batch, frames, **processes)
     task = VitsTask(recipe, batches.buckets, batches.epoch_batches)
     held_out_clips = open_speech_split(data, "heldout", verify=verify_data)
-    held_out = list(heldout_batches(held_out_clips, batches.buckets[-1], batch, frames, HELD_OUT_BATCHES, **processes))
+    devices = session.fitting_mesh(recipe.train).size
+    held_out = list(
+        heldout_batches(held_out_clips, batches.buckets[-1], batch, frames, HELD_OUT_BATCHES, devices, **processes)
+    )
     if not held_out:
         logger.warning(
             "%s: no held-out clip to measure and to show: there will be no held-out loss and no samples", data
