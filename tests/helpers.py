@@ -1,17 +1,20 @@
 """Small data sets and recipes that several tests share."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
 
 from hayakuchi.config import CtrlConfig, CtrlRecipe, OptimizerConfig, TextDataConfig, TrainConfig
-from hayakuchi.data.shards import SPLITS, Counts, DatasetInfo, ShardWriter
+from hayakuchi.data.shards import SPLITS, Counts, DatasetInfo, ShardWriter, checksums
 from hayakuchi.text.codes import CODE_SLOTS, CodeBook
 from hayakuchi.text.tokenizer import EOS_ID, FIRST_CODE_ID
 from hayakuchi.tracing.walk import walk
 
 VOCABULARY = 120
 LENGTH = 16
+STAND_IN = b"stand-in"
+"""The tokenizer of `random_dataset`."""
 
 
 def random_dataset(folder: Path, documents: int = 40, seed: int = 0) -> Path:
@@ -27,8 +30,9 @@ def random_dataset(folder: Path, documents: int = 40, seed: int = 0) -> Path:
                 ids = np.append(ids, EOS_ID)
                 writer.add(ids, characters=2 * len(ids), size=6 * len(ids), code=book.slot(name))
                 counts[split][name].add(len(ids), 2 * len(ids), 6 * len(ids))
-    DatasetInfo(book, "0" * 64, VOCABULARY, "nfkc", (), counts).save(folder / "dataset.json")
-    (folder / "tokenizer.model").write_bytes(b"stand-in")
+    sha256 = hashlib.sha256(STAND_IN).hexdigest()
+    (folder / "tokenizer.model").write_bytes(STAND_IN)
+    DatasetInfo(book, sha256, VOCABULARY, "nfkc", (), counts, checksums(folder)).save(folder / "dataset.json")
     return folder
 
 

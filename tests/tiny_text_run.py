@@ -1,5 +1,6 @@
 """A tiny CTRL of random parameters with a tokenizer that needs no training."""
 
+import hashlib
 import re
 
 import jax
@@ -21,6 +22,9 @@ LEARNT = [
     "東京",
     "、と",
 ]
+MODEL = b"stand-in"
+"""Of a data set for `tiny_text_run`: its tokenizer.model."""
+SHA256 = hashlib.sha256(MODEL).hexdigest()
 
 
 class TinyTokenizer(Tokenizer):
@@ -60,5 +64,5 @@ def tiny_text_run(*, seed=0, codes=("story", "essay", "letter"), eos_bias=-30.0,
         if isinstance(parameter, nnx.Param) and path[-1] == "kernel":
             parameter[...] = 4 * parameter[...]
     book = CodeBook.from_names(codes)
-    info = DatasetInfo(book, "", config.vocabulary_size, "nfkc", (), {"train": {}, "heldout": {}})
+    info = DatasetInfo(book, SHA256, config.vocabulary_size, "nfkc", (), {"train": {}, "heldout": {}})
     return TextRun(model, CtrlRecipe(model=config), tokenizer, info, 0)

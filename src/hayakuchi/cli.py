@@ -5,7 +5,6 @@ import dataclasses
 import difflib
 import functools
 import io
-import json as json_module
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Literal, TextIO, TypeVar
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
+from hayakuchi import strict_json
 from hayakuchi.config import (
     CtrlConfig,
     CtrlRecipe,
@@ -187,6 +187,7 @@ class TrainArguments:
       text: how batches are drawn.
       train: length, batch and bookkeeping.
       distillation: learning from a larger run.
+      verify_data: verify the checksums of the data set even if that was done on this machine before.
       json: write the summary as JSON to this file; - for standard output.
     """
 
@@ -197,6 +198,7 @@ class TrainArguments:
     text: TextDataConfig
     train: TrainConfig
     distillation: DistillationConfig
+    verify_data: bool = False
     json: Json = None
 
 
@@ -211,6 +213,7 @@ class VitsTrainArguments:
       optimizer: update rule and schedule.
       speech: how batches are drawn.
       train: length, batch and bookkeeping.
+      verify_data: verify the checksums of the data set even if that was done on this machine before.
       json: write the summary as JSON to this file; - for standard output.
     """
 
@@ -220,6 +223,7 @@ class VitsTrainArguments:
     optimizer: VitsOptimizerConfig
     speech: SpeechDataConfig
     train: TrainConfig
+    verify_data: bool = False
     json: Json = None
 
 
@@ -237,7 +241,8 @@ def train(recipe: Recipe, arguments: TrainArguments | VitsTrainArguments) -> Non
         from hayakuchi.train.train_vits import train_vits
 
         voice = VitsRecipe(recipe.name, "vits", arguments.model, arguments.optimizer, arguments.speech, arguments.train)
-        result, unit = train_vits(voice, arguments.run, arguments.data), "frames"
+        result = train_vits(voice, arguments.run, arguments.data, verify_data=arguments.verify_data)
+        unit = "frames"
     else:
         from hayakuchi.train.train_ctrl import train_ctrl
 
@@ -250,7 +255,8 @@ def train(recipe: Recipe, arguments: TrainArguments | VitsTrainArguments) -> Non
             arguments.train,
             arguments.distillation,
         )
-        result, unit = train_ctrl(text, arguments.run, arguments.data), "tokens"
+        result = train_ctrl(text, arguments.run, arguments.data, verify_data=arguments.verify_data)
+        unit = "tokens"
     from hayakuchi.plan.measure import after_training
 
     planned = after_training(read_recipe(Path(result["run"]) / RECIPE_FILE), result)
@@ -882,7 +888,7 @@ def _parse(target: Callable[..., ResultT], prog: str, words: Sequence[str], **op
 
 def _finish(target: Path | None, result: dict[str, Any], text: str, file: TextIO | None = None) -> None:
     """Prints `text` (to `file`), or the result as JSON in its place; and writes the JSON file that was asked for."""
-    encoded = json_module.dumps(result, ensure_ascii=False, indent=2)
+    encoded = strict_json.dumps(result)
     if _to_stdout(target):
         _say(encoded)
         return

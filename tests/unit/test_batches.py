@@ -112,6 +112,16 @@ def test_the_seed_decides_the_order(shards: TokenShards) -> None:
     assert windows(text_batches(shards).iterate(), 9) != windows(text_batches(shards, data_seed=8).iterate(), 9)
 
 
+def test_seeds_are_independent(shards: TokenShards) -> None:
+    def epochs(seed: int, **settings: str) -> list[tuple[int, ...]]:
+        batches = text_batches(shards, 38, data_seed=seed, **settings)
+        return [tuple(windows([batches.batch(epoch)], 1)) for epoch in range(3)]
+
+    assert not set(epochs(7)) & set(epochs(8))
+    weights = {"code_weights": "物語=1,随筆=1,手紙=1"}
+    assert not set(epochs(7, **weights)) & set(epochs(8, **weights))
+
+
 def codes_of(batches: TextBatches, count: int) -> Counter[int]:
     return Counter(int(row[0]) - FIRST_CODE_ID for i in range(count) for row in batches.batch(i).tokens)
 

@@ -17,7 +17,7 @@ from hayakuchi.evaluate.report_folder import make_report_folder
 from hayakuchi.evaluate.text import evaluate_text, summary, write_text_report
 from hayakuchi.models.ctrl import Ctrl
 from hayakuchi.text.codes import CodeBook
-from tiny_text_run import tiny_text_run
+from tiny_text_run import MODEL, SHA256, tiny_text_run
 
 LENGTH = 16
 # Shorter than a window, exactly full windows, several windows, and nothing but <eos>.
@@ -34,7 +34,7 @@ def run():
     return tiny_text_run(length=LENGTH, eos_bias=0.0, byte_bias=0.0)
 
 
-def write_data(folder, run, texts, *, sha256="", codes=None):
+def write_data(folder, run, texts, *, sha256=SHA256, codes=None):
     """A data set whose held-out split is `texts`, the codes taking turns."""
     book = codes or CodeBook.from_names(texts)
     counts = {name: Counts() for name in texts}
@@ -47,6 +47,7 @@ def write_data(folder, run, texts, *, sha256="", codes=None):
                     counts[name].add(len(ids), len(text), len(text.encode()))
     info = DatasetInfo(book, sha256, run.tokenizer.vocabulary_size, "nfkc", (), {"train": {}, "heldout": counts})
     info.save(folder / "dataset.json")
+    (folder / "tokenizer.model").write_bytes(MODEL)
     return folder
 
 

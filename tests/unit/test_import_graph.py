@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "hayakuchi"
 LAYERS = (
     {"errors"},
     {"owner"},
-    {"config", "directories", "progress", "runtime", "tables", "tracing"},
+    {"config", "directories", "progress", "runtime", "strict_json", "tables", "tracing"},
     {"text", "speech"},
     {"corpora", "data", "models"},
     {"train", "infer"},

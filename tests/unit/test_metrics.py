@@ -127,3 +127,11 @@ def test_other_processes_write_nothing(tmp_path, bar, monkeypatch):
         reporter.push(1, metrics(1, []))
         reporter.flush()
     assert not list(tmp_path.iterdir())
+
+
+def test_numbers_that_are_not_finite_are_null_to_strict_readers(tmp_path, bar):
+    with Reporter(tmp_path, bar, log_every=1) as reporter:
+        reporter.write(3, {"held_out_loss": float("nan"), "other": float("inf"), "loss": 1.5})
+    content = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
+    [line] = [json.loads(line, parse_constant=pytest.fail) for line in content.splitlines()]
+    assert line == {"step": 3, "held_out_loss": None, "other": None, "loss": 1.5}

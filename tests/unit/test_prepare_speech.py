@@ -291,6 +291,24 @@ def test_settings_of_the_sound_rebuild_all_and_others_nothing(tmp_path, corpus):
         assert len(list((out / "shards").iterdir())) == 2 * built
 
 
+def test_a_sentence_that_one_corpus_holds_out_is_held_out_in_all(tmp_path, corpus):
+    first = [Recording(f"jvs/{one.name}", "j", one.text, one.audio, "train") for one in corpus[:10]]
+    held = [Recording(f"jvs/{one.name}", "j", one.text, one.audio, "heldout") for one in corpus[10:13]]
+    # The other corpus has the same sentences with other signs.
+    other = [Recording(one.name, "b", one.text.replace("。", " !"), one.audio, "") for one in corpus[20:33]]
+    third = [Recording("c", "c", corpus[11].text, corpus[11].audio, "train")]
+    report = prepare(tmp_path / "out", [*first, *other, *held, *third], heldout_fraction=0.01)
+    names = {
+        split: {clips.name(index) for index in range(len(clips))}
+        for split in ("train", "heldout")
+        for clips in [open_speech_split(tmp_path / "out", split)]
+    }
+    held_out = {one.name for one in [*held, *other[10:13], *third]}
+    assert names == {"heldout": held_out, "train": {one.name for one in [*first, *other[:10]]}}
+    assert report["moved"] == {"train": 0, "heldout": 4}
+    assert "moved to heldout, where another corpus has the sentence: 4 clips" in summary(report)
+
+
 def test_devoiced_vowels_fold_by_option(tmp_path, corpus):
     text = "つくしです。"
     found = [recording(corpus[0].audio, text), recording(corpus[1].audio, SENTENCES[1])]

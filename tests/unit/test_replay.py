@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from hayakuchi.data.batch import Batch
 from hayakuchi.errors import UserError
 from hayakuchi.inspect.numerics import examine
 from hayakuchi.inspect.numerics_text import replay_text
@@ -15,6 +16,7 @@ from hayakuchi.inspect.replay import replay
 from hayakuchi.models.layers import FeedForward
 from hayakuchi.tracing.evaluate import interpret, measured_run
 from hayakuchi.tracing.program import program_of
+from hayakuchi.train import dump
 from hayakuchi.train.metrics import NonFiniteLossError
 from hayakuchi.train.train_ctrl import train_ctrl
 from helpers import random_dataset, tiny_recipe
@@ -179,3 +181,10 @@ def test_what_is_no_kept_step(tmp_path, data):
         replay(tmp_path / "nowhere", own)
     with pytest.raises(UserError, match="not a step"):
         replay(data, own)
+
+
+def test_the_rows_of_many_processes_are_read_in_their_order(tmp_path):
+    for process in range(12):
+        rows = np.full((2, 4), process, np.int32)
+        np.savez(tmp_path / f"batch-{process}.npz", tokens=rows, segments=rows, positions=rows)
+    assert dump._read_batch(tmp_path, Batch).tokens[:, 0].tolist() == [n for n in range(12) for _ in range(2)]

@@ -275,7 +275,30 @@ def test_another_data_set_is_refused(tmp_path, data):
         train_ctrl(tiny_recipe(steps=2), tmp_path / "run", other)
 
 
-FILES = {"dataset.json": b"{}", "tokenizer.model": b"model"}
+@pytest.mark.parametrize("sizes", [{}, {"vocabulary_size": 500}])
+def test_r17_another_tokenizer_is_refused_by_its_hash(tmp_path, sizes):
+    recipe = tiny_recipe()
+    run, data = tmp_path / "run", tmp_path / "data"
+    session.open_run(run, recipe, FILES, tmp_path / "first")
+    other = dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, **sizes))
+    with pytest.raises(
+        UserError, match=r"run/tokenizer\.model: SHA-256 \w{12}, but .*data/tokenizer\.model has \w{12}"
+    ):
+        session.open_run(run, other, {"tokenizer.model": b"other", "dataset.json": b"[]"}, data)
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage"])
+def test_a_data_set_with_a_swapped_tokenizer_is_refused_before_a_run_is_made(tmp_path, damage):
+    data = random_dataset(tmp_path / "data")
+    (data / "tokenizer.model").write_bytes(damage)
+    with pytest.raises(
+        UserError, match=r"data/tokenizer\.model: not the tokenizer of .*data/dataset\.json: its SHA-256"
+    ):
+        train_ctrl(tiny_recipe(), tmp_path / "run", data)
+    assert not (tmp_path / "run").exists()
+
+
+FILES = {"tokenizer.model": b"model", "dataset.json": b"{}"}
 
 
 def contents(folder):
@@ -305,12 +328,12 @@ def fill_disk(patch, name=""):
 
 def test_a_disk_full_at_resumption_costs_nothing(tmp_path):
     run = tmp_path / "run"
-    open_run(run, tiny_recipe(), FILES)
+    open_run(run, tiny_recipe(), FILES, Path("data"))
     before = contents(run)
     with pytest.MonkeyPatch.context() as patch:
         fill_disk(patch)
         with pytest.raises(UserError, match=r"run: cannot write there \(No space left"):
-            open_run(run, tiny_recipe(log_every=7), FILES)
+            open_run(run, tiny_recipe(log_every=7), FILES, Path("data"))
     assert contents(run) == before
 
 
@@ -320,16 +343,16 @@ def test_a_disk_full_at_the_start_is_told_and_the_same_command_starts_later(tmp_
     with pytest.MonkeyPatch.context() as patch:
         fill_disk(patch, name)
         with pytest.raises(UserError, match=r"run: cannot write there \(No space left"):
-            open_run(run, tiny_recipe(), FILES)
-    open_run(run, tiny_recipe(), FILES)
+            open_run(run, tiny_recipe(), FILES, Path("data"))
+    open_run(run, tiny_recipe(), FILES, Path("data"))
     assert contents(run).keys() == {"recipe.json", *FILES}
 
 
 def test_a_run_of_a_recipe_of_another_name_is_told_first(tmp_path):
-    open_run(tmp_path / "run", tiny_recipe(), FILES)
+    open_run(tmp_path / "run", tiny_recipe(), FILES, Path("data"))
     other = dataclasses.replace(tiny_recipe(batch=8), name="ctrl-other")
     with pytest.raises(UserError, match="of recipe 'tiny', not 'ctrl-other'"):
-        open_run(tmp_path / "run", other, FILES)
+        open_run(tmp_path / "run", other, FILES, Path("data"))
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path, data):

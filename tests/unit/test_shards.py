@@ -1,14 +1,19 @@
+import hashlib
 import json
+import platform
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hayakuchi.data.shards import Counts, DatasetInfo, ShardWriter, TokenShards, open_split
+from hayakuchi.data import verification
+from hayakuchi.data.shards import Counts, DatasetInfo, ShardWriter, TokenShards, checksums, open_split
+from hayakuchi.data.verification import file_sha256
 from hayakuchi.errors import UserError
 from hayakuchi.text.codes import CodeBook
 
 V = 1_000
+MODEL = b"stand-in"
 
 
 def documents(count: int = 50, seed: int = 0) -> list[np.ndarray]:
@@ -28,12 +33,19 @@ def write_dataset(out: Path, ids: list[np.ndarray]) -> None:
     counts = Counts()
     for document in ids:
         counts.add(len(document), len(document) * 2, len(document) * 6)
-    info(train={"物語": counts}).save(out / "dataset.json")
+    (out / "tokenizer.model").write_bytes(MODEL)
+    info(train={"物語": counts}, checksums=checksums(out)).save(out / "dataset.json")
 
 
-def info(train: dict[str, Counts]) -> DatasetInfo:
+def info(train: dict[str, Counts], checksums: dict[str, str] | None = None) -> DatasetInfo:
     return DatasetInfo(
-        CodeBook.from_names(["物語", "随筆"]), "ab" * 32, V, "nfkc", ("title",), {"train": train, "heldout": {}}
+        CodeBook.from_names(["物語", "随筆"]),
+        hashlib.sha256(MODEL).hexdigest(),
+        V,
+        "nfkc",
+        ("title",),
+        {"train": train, "heldout": {}},
+        checksums or {},
     )
 
 
@@ -172,3 +184,101 @@ def test_a_folder_that_is_no_data_set(tmp_path: Path) -> None:
         open_split(tmp_path, "train")
     with pytest.raises(UserError, match="documents-00000"):
         TokenShards.open(tmp_path)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["tokens-00001.npy", "documents-00000.npy"])
+def test_a_flipped_bit_is_found_even_after_the_file_passed_once(tmp_path: Path, name: str) -> None:
+    write_dataset(tmp_path, documents())
+    open_split(tmp_path, "train")
+    flip(tmp_path / "train" / name)
+    with pytest.raises(UserError, match=name):
+        open_split(tmp_path, "train")
+
+
+def test_files_are_read_once_per_data_set_and_always_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dataset(tmp_path, documents())
+    read: list[str] = []
+    monkeypatch.setattr(verification, "file_sha256", lambda path: read.append(path.name) or file_sha256(path))
+    open_split(tmp_path, "train")
+    first = len(read)
+    assert first == len(list((tmp_path / "train").iterdir()))
+    open_split(tmp_path, "train")
+    assert len(read) == first
+    open_split(tmp_path, "train", verify=True)
+    assert len(read) == 2 * first
+    monkeypatch.setattr(platform, "node", lambda: "another machine")
+    open_split(tmp_path, "train")
+    assert len(read) == 3 * first
+
+
+@pytest.mark.parametrize("cache", ["a file", "no home"])
+def test_without_a_cache_folder_files_are_read_every_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(verification, "cache_folder", (lambda: tmp_path / "file") if cache == "a file" else no_home)
+    write_dataset(tmp_path / "data", documents())
+    read: list[str] = []
+    monkeypatch.setattr(verification, "file_sha256", lambda path: read.append(path.name) or file_sha256(path))
+    open_split(tmp_path / "data", "train")
+    first = len(read)
+    open_split(tmp_path / "data", "train")
+    assert len(read) == 2 * first
+
+
+def without_checksums(out: Path) -> None:
+    values = json.loads((out / "dataset.json").read_text(encoding="utf-8"))
+    del values["checksums"]
+    (out / "dataset.json").write_text(json.dumps(values), encoding="utf-8")
+
+
+def test_a_data_set_without_checksums_opens_and_its_ids_are_checked(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "whole", documents())
+    without_checksums(tmp_path / "whole")
+    assert len(open_split(tmp_path / "whole", "train")) == len(documents())
+    ids = documents()
+    ids[-1][0] = V
+    write_dataset(tmp_path / "beyond", ids)
+    without_checksums(tmp_path / "beyond")
+    with pytest.raises(UserError, match=rf"tokens-0000\d\.npy: token id {V}, but the vocabulary"):
+        open_split(tmp_path / "beyond", "train")
+
+
+def test_a_slot_that_no_code_has_is_named(tmp_path: Path) -> None:
+    write_dataset(tmp_path, documents())
+    path = tmp_path / "train" / "documents-00000.npy"
+    records = np.load(path)
+    records["code"][3] = 9
+    np.save(path, records)
+    with pytest.raises(UserError, match="code slot 9, which no code"):
+        open_split(tmp_path, "train")
+
+
+def test_a_shard_that_is_not_listed_is_named(tmp_path: Path) -> None:
+    write_dataset(tmp_path, documents())
+    values = json.loads((tmp_path / "dataset.json").read_text(encoding="utf-8"))
+    del values["checksums"]["train/tokens-00001.npy"]
+    (tmp_path / "dataset.json").write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokens-00001\.npy: not listed"):
+        open_split(tmp_path, "train")
+
+
+@pytest.mark.parametrize("version", [0, 2, None])
+def test_t13_another_format_version_is_refused_with_the_cure(tmp_path: Path, version: int | None) -> None:
+    write_dataset(tmp_path, documents())
+    path = tmp_path / "dataset.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(values | {"format_version": version}), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"format version {version}, this program reads 1: prepare the data set again"):
+        open_split(tmp_path, "train")

@@ -155,11 +155,43 @@ def test_symbols_have_blanks_and_audio_goes_on_as_its_mirror_image():
     assert batch.audio[0, 36:48].tolist() == [36, 37, 38, 39, 38, 37, 36, 35, 34, 33, 0, 0]
 
 
-def test_held_out_batches_are_always_the_same_and_full():
-    found = clips(10)
-    bucket = Bucket(200, 512)
-    first, second = (list(heldout_batches(found, bucket, 4, FRAMING, 9)) for _ in range(2))
-    assert [numbers(batch).tolist() for batch in first] == [numbers(batch).tolist() for batch in second]
-    assert len(first) == 3
-    assert {int(n) for batch in first for n in numbers(batch)} == set(range(10))
-    assert not list(heldout_batches(found, Bucket(200, 1), 4, FRAMING, 9))
+@pytest.mark.parametrize(
+    ("count", "batch", "multiple", "limit", "sizes"),
+    [
+        (10, 4, 1, 9, [2] * 5),
+        (10, 4, 1, 4, [3] * 3),  # one clip is left out rather than another repeated
+        (3, 8, 1, 4, [3]),
+        (130, 64, 1, 4, [43] * 3),
+        (9, 8, 8, 4, [8]),
+        (100, 8, 2, 4, [8] * 4),
+    ],
+)
+def test_held_out_batches_are_always_the_same_and_repeat_no_clip(count, batch, multiple, limit, sizes):
+    found, bucket = clips(count), Bucket(200, 512)
+    first, second = (list(heldout_batches(found, bucket, batch, FRAMING, limit, multiple)) for _ in range(2))
+    assert [numbers(each).tolist() for each in first] == [numbers(each).tolist() for each in second]
+    assert [len(each.symbols) for each in first] == sizes
+    seen = [int(number) for each in first for number in numbers(each)]
+    assert len(seen) == len(set(seen))
+
+
+def test_held_out_batches_where_few_or_no_clips_fit():
+    [batch] = heldout_batches(clips(3), Bucket(200, 512), 8, FRAMING, 4, 4)
+    assert len(batch.symbols) == 4  # one a device
+    assert not list(heldout_batches(clips(10), Bucket(200, 1), 4, FRAMING, 9))
+
+
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_seeds_and_buckets_are_independent(buckets):
+    # Of two buckets with clips of their own, the order within each: its place among the bucket's clips.
+    found = Clips([100] * 12 + [1_500] * 12)
+
+    def orders(seed):
+        stream = SpeechBatches(found, SpeechDataConfig(buckets=buckets, data_seed=seed), 4, FRAMING)
+        drawn = np.concatenate([numbers(stream.batch(index)) for index in range(3 * 24 // 4)]).tolist()
+        parts = [drawn] if buckets == 1 else [[n for n in drawn if n < 12], [n - 12 for n in drawn if n >= 12]]
+        size = 24 // buckets
+        return {tuple(part[start : start + size]) for part in parts for start in range(0, len(part), size)}
+
+    assert len(orders(7)) == 3 * buckets
+    assert not orders(7) & orders(8)

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hayakuchi.data import verification
 from hayakuchi.data.speech_files import (
     Clip,
     DamagedShardError,
@@ -14,6 +15,7 @@ from hayakuchi.data.speech_files import (
     write_shard,
 )
 from hayakuchi.data.speech_shards import ShardEntry, SpeechCounts, SpeechInfo, open_speech_split
+from hayakuchi.data.verification import file_sha256
 from hayakuchi.errors import UserError
 from hayakuchi.speech.symbols import INVENTORY
 
@@ -125,10 +127,12 @@ def test_a_missing_or_cut_file_is_seen_on_opening(dataset, harm, file):
     assert "\n" not in str(caught.value)
 
 
-def test_a_changed_record_is_seen_on_opening_and_changed_audio_on_verifying(dataset):
+def test_changed_records_and_changed_audio_are_seen_on_opening(dataset):
     folder = dataset / "shards"
-    flip(audio_path(folder, KEYS[0]))
     open_speech_split(dataset, "train")
+    flip(audio_path(folder, KEYS[0]))
+    with pytest.raises(UserError, match=rf"{KEYS[0]}\.npy: damaged"):
+        open_speech_split(dataset, "train")
     with pytest.raises(DamagedShardError, match=KEYS[0]):
         read_shard(folder, KEYS[0], verify_audio=True)
     flip(records_path(folder, KEYS[1]))
@@ -152,6 +156,32 @@ def test_audio_that_is_not_int16_is_refused(dataset):
         open_speech_split(dataset, "train")
 
 
+def test_audio_is_read_once_and_always_on_request(dataset, monkeypatch):
+    read = []
+    monkeypatch.setattr(verification, "file_sha256", lambda path: read.append(path) or file_sha256(path))
+    for verify, expected in ((False, 3), (False, 3), (True, 6)):
+        open_speech_split(dataset, "train", verify=verify)
+        assert len(read) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"speakers": ["静", "zz"]}, "speaker 'jvs002' is not in .*dataset.json"),
+        (
+            {"inventory": INVENTORY.to_dict() | {"symbols": list(INVENTORY.symbols[:8]), "fallbacks": {}}},
+            r"symbol id \d+, but",
+        ),
+    ],
+)
+def test_symbols_and_speakers_out_of_range_are_named(dataset, change, message):
+    path = dataset / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    with pytest.raises(UserError, match=message) as caught:
+        open_speech_split(dataset, "train")
+    assert "\n" not in str(caught.value)
+
+
 def test_clips_that_are_not_all_listed_are_missed(dataset):
     path = dataset / "dataset.json"
     values = json.loads(path.read_text(encoding="utf-8"))
@@ -167,6 +197,7 @@ def test_clips_that_are_not_all_listed_are_missed(dataset):
         ({"kind": "text"}, "not a speech data set"),
         ({"kind": None}, "not a speech data set"),
         ({"format_version": 99}, "format version 99"),
+        ({"format_version": 0}, r"format version 0, this program reads 1; run `hayakuchi prepare speech`"),  # T13
         ({"speakers": 3}, "missing or malformed"),
         ({"inventory": {}}, "not a symbol inventory"),
         ({"counts": {"train": {}}}, "missing or malformed"),

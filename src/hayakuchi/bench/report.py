@@ -1,10 +1,9 @@
 """The result of `bench` as a table for a terminal, and as files."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from hayakuchi import tables
+from hayakuchi import strict_json, tables
 from hayakuchi.errors import UserError
 from hayakuchi.evaluate import charts
 
@@ -60,7 +59,7 @@ def write_report(result: dict[str, Any], out: Path) -> None:
     Raises:
       UserError: one of them cannot be written.
     """
-    text = json.dumps(result, ensure_ascii=False, indent=2) + "\n"
+    text = strict_json.dumps(result) + "\n"
     try:
         (out / RESULT_FILE).write_text(text, encoding="utf-8", errors="replace")
         _draw(out / PICTURE_FILE, result)

@@ -20,8 +20,21 @@ from hayakuchi.errors import UserError
 from hayakuchi.text.codes import CODE_SLOTS, CodeBook, parse_code_weights
 
 BatchT = TypeVar("BatchT")
+_ORDER, _DROPOUT = 0, 1  # streams of `stream_seed`
 PREFETCHED_BATCHES = 4
 """Batches assembled ahead by each worker thread."""
+
+
+def stream_seed(seed: int, *stream: int) -> int:
+    """A seed of 32 bits for one of several random streams that have nothing in common.
+
+    Grain shuffles epoch e with its seed + e: of the user's own seeds, epoch e of one would be epoch e - 1 of the next.
+
+    Args:
+      seed: the user's, 0 or more.
+      stream: which of the streams.
+    """
+    return int(np.random.SeedSequence([seed, *stream]).generate_state(1)[0])
 
 
 class BatchIterator(Iterator[BatchT]):
@@ -95,7 +108,9 @@ class TextBatches:
             return window, random.random() < config.code_dropout
 
         windows = _drawn_windows(self.plan, config, codes)
-        self._dataset = windows.random_map(mark, seed=config.data_seed).batch(batch).map(self._assemble)
+        self._dataset = (
+            windows.random_map(mark, seed=stream_seed(config.data_seed, _DROPOUT)).batch(batch).map(self._assemble)
+        )
 
     def batch(self, index: int) -> Batch:
         """Batch number `index`, 0 or more: this process's rows, int32 [B / process_count, L]."""
@@ -159,13 +174,14 @@ def _drawn_windows(plan: WindowPlan, config: TextDataConfig, codes: CodeBook) ->
     """Numbers of windows in the order of training, endless."""
     weights = parse_code_weights(config.code_weights, codes)
     if not weights:
-        return grain.MapDataset.range(plan.windows).shuffle(config.data_seed).repeat()
+        return grain.MapDataset.range(plan.windows).shuffle(stream_seed(config.data_seed, _ORDER)).repeat()
     parts, shares = [], []
     for slot in range(CODE_SLOTS):
         first, last = plan.first_window[slot : slot + 2].tolist()
         share = (last - first) * (weights.get(codes.name(slot), 1.0) if last > first else 0)
         if share > 0:
-            parts.append(grain.MapDataset.range(first, last).shuffle(config.data_seed).repeat())
+            seed = stream_seed(config.data_seed, _ORDER, slot)
+            parts.append(grain.MapDataset.range(first, last).shuffle(seed).repeat())
             shares.append(share)
     if not parts:
         raise UserError(f"code_weights={config.code_weights!r}: no code with training text has a weight above 0")

@@ -10,7 +10,6 @@ a data set.
 """
 
 import itertools
-import json
 import os
 import re
 import time
@@ -23,7 +22,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hayakuchi import progress
+from hayakuchi import progress, strict_json
 from hayakuchi.corpora.document import Dropped
 from hayakuchi.corpora.recording import Recording, SpeechReader
 from hayakuchi.data.shards import SPLITS, Split
@@ -39,12 +38,11 @@ from hayakuchi.data.speech_shards import (
     SpeechCounts,
     SpeechInfo,
 )
-from hayakuchi.data.split import HASH_SPAN, text_hash, threshold
+from hayakuchi.data.split import SentenceSplit, sentence_hash
 from hayakuchi.data.workers import WorkerPool, peak_memory_bytes
 from hayakuchi.errors import UserError, require
 from hayakuchi.owner import owned
 from hayakuchi.speech.frontend import Devoiced, FrontEnd, Reading, make_front_end
-from hayakuchi.text.normalise import normalise
 
 __all__ = ["SpeechOptions", "prepare_speech", "summary"]
 
@@ -182,6 +180,7 @@ class _Preparation:
         self._dropped: list[DroppedClip] = []
         self._warnings: list[DroppedClip] = []
         self._unread = UnreadWords()
+        self._moved: dict[Split, int] = dict.fromkeys(SPLITS, 0)
         self._built: list[BlockResult] = []
         self._peaks: dict[int, int] = {}
 
@@ -205,6 +204,7 @@ class _Preparation:
             "dropped": named(self._dropped),
             "warnings": named(self._warnings),
             "splits": split_statistics(info),
+            "moved": self._moved,
             "unread": self._unread.to_dict(),
             "symbols": symbol_statistics(symbol_counts, info.inventory, train_clips),
             "front_end": info.front_end,
@@ -219,7 +219,7 @@ class _Preparation:
             "processes": len(self._peaks),
             "peak_memory_bytes": sum(self._peaks.values()),
         }
-        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+        text = strict_json.dumps(report) + "\n"
         # Text may hold lone surrogates, which have no UTF-8.
         (self._out / _REPORT_FILE).write_text(text, encoding="utf-8", errors="replace")
         info.save(self._out / INFO_FILE, entries)
@@ -276,7 +276,7 @@ class _Preparation:
     def _assign(self) -> tuple[SpeechInfo, list[ShardEntry], np.ndarray]:
         """Decides on the side of every clip: the data set, its shards, and how often each symbol is trained on."""
         inventory = self._front_end.inventory
-        usual_db, heldout_below = self._whole_corpus()
+        usual_db, sentences = self._whole_corpus()
         counts: dict[Split, dict[str, SpeechCounts]] = {split: {} for split in SPLITS}
         entries: list[ShardEntry] = []
         symbols = np.zeros(inventory.size, np.int64)
@@ -288,7 +288,9 @@ class _Preparation:
                 if not self._keeps(clip, usual_db):
                     letters += LEFT_OUT
                     continue
-                split: Split = clip.split or ("heldout" if _split_hash(clip) < heldout_below else "train")
+                sentence = sentence_hash(clip.text)
+                split: Split = sentences.side(sentence)
+                self._moved[split] += split != sentences.alone(sentence, clip.split)
                 letters += SPLIT_LETTERS[split]
                 count = counts[split].setdefault(clip.speaker, SpeechCounts())
                 count.clips += 1
@@ -309,22 +311,17 @@ class _Preparation:
         )
         return info, entries, symbols
 
-    def _whole_corpus(self) -> tuple[float, int]:
-        """The median level, and the number below which the hash of a held-out sentence lies."""
+    def _whole_corpus(self) -> tuple[float, SentenceSplit]:
+        """The median level, and the sides of all sentences."""
         levels = array("f")
-        lowest, highest = HASH_SPAN, 0
+        sentences = SentenceSplit()
         for result in self._built:
             for clip in read_shard(self._shards, result.key).clips:
                 levels.append(clip.level_db)
-                if not clip.split:
-                    value = _split_hash(clip)
-                    lowest, highest = min(lowest, value), max(highest, value)
+                sentences.add(sentence_hash(clip.text), clip.split)
         usual_db = float(np.median(np.array(levels))) if levels else 0.0
-        general = threshold(self._options.heldout_fraction)
-        if not general or lowest >= highest:
-            return usual_db, 0
-        # Of very few sentences, one at least is on each side.
-        return usual_db, min(max(general, lowest + 1), highest)
+        sentences.decide(self._options.heldout_fraction)
+        return usual_db, sentences
 
     def _keeps(self, clip: Clip, usual_db: float) -> bool:
         """Checks the loudness of a clip, as far as that was asked for."""
@@ -343,11 +340,6 @@ class _Preparation:
         for path in self._shards.iterdir():
             if _OURS.fullmatch(path.name) and (".partial-" in path.name or path.stem not in keys):
                 path.unlink(missing_ok=True)
-
-
-def _split_hash(clip: Clip) -> int:
-    """Of the sentence, not of the clip: one that two speakers read is on the same side for both."""
-    return text_hash(normalise(clip.text, "nfkc").strip()).split
 
 
 def _printable(name: str) -> str:

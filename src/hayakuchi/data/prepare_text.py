@@ -9,7 +9,6 @@ Everything is made in a folder `OUT.partial` of its own and moved when complete:
 under its own name, and two preparations do not meet.
 """
 
-import json
 import os
 import shutil
 import time
@@ -21,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from hayakuchi import progress
+from hayakuchi import progress, strict_json
 from hayakuchi.corpora.document import Dropped, Reader, Record
 from hayakuchi.data import text_tasks
 from hayakuchi.data.dedup import Deduplicator
-from hayakuchi.data.shards import SPLITS, Counts, DatasetInfo, ShardWriter, Split
+from hayakuchi.data.shards import SPLITS, Counts, DatasetInfo, ShardWriter, Split, checksums
 from hayakuchi.data.split import threshold
 from hayakuchi.data.staging import Sample, Staging
 from hayakuchi.data.text_report import SourceReport, nothing_left, sources_summary, summary, text_rates
@@ -112,9 +111,10 @@ class _Preparation:
             normalisation=self._options.normalisation,
             subcodes=self._options.subcodes,
             counts=self._counts,
+            checksums=checksums(self._folder),
         ).save(self._folder / _INFO)
         report = self._report(loaded, training, np.diff(clock).tolist())
-        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+        text = strict_json.dumps(report) + "\n"
         # A path may hold bytes that are no UTF-8.
         (self._folder / _REPORT).write_text(text, encoding="utf-8", errors="replace")
         return report

@@ -5,9 +5,8 @@ stream under a temporary name and renamed when whole; they are read through a me
 """
 
 import bisect
-import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal, Self
@@ -15,7 +14,8 @@ from typing import BinaryIO, Literal, Self
 import numpy as np
 from numpy.lib import format as npy_format
 
-from hayakuchi import config
+from hayakuchi import config, strict_json
+from hayakuchi.data.verification import check_sha256, file_sha256, short, verify_once
 from hayakuchi.errors import UserError
 from hayakuchi.text.codes import CODE_SLOTS, CodeBook
 
@@ -25,11 +25,16 @@ SHARD_TOKENS = 1 << 28
 
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, ...] = ("train", "heldout")
+INFO_FILE, TOKENIZER_FILE = "dataset.json", "tokenizer.model"
+_AGAIN = "prepare the data set again"
 
 DOCUMENT_DTYPE = np.dtype(
     [("offset", "<u8"), ("tokens", "<u4"), ("characters", "<u4"), ("bytes", "<u4"), ("code", "<u2")]
 )
 """One document: where its ids start in the shard, how many they are with <eos>, size of its text, slot of its code."""
+
+
+_TOKEN_DTYPES = (np.dtype("<u2"), np.dtype("<u4"))
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype[np.unsignedinteger]:
@@ -64,6 +69,7 @@ class DatasetInfo:
       normalisation: name of the policy all text went through; prompts must too.
       subcodes: which of "title" and "author" stand as text before a document.
       counts: size of each split by name of code.
+      checksums: SHA-256 of each shard file by its path in the data set; empty in those of earlier versions.
     """
 
     codes: CodeBook
@@ -72,10 +78,31 @@ class DatasetInfo:
     normalisation: str
     subcodes: tuple[str, ...]
     counts: dict[Split, dict[str, Counts]]
+    checksums: dict[str, str] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         values = {"format_version": FORMAT_VERSION, **asdict(self), "codes": self.codes.to_dict()}
-        path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        path.write_text(strict_json.dumps(values) + "\n", encoding="utf-8")
+
+    @classmethod
+    def open(cls, folder: Path) -> "DatasetInfo":
+        """Reads `dataset.json` of a data set or a run, and checks that its ids belong to the tokenizer beside it.
+
+        Raises:
+          UserError: as of `load`; `tokenizer.model` cannot be read or is another one.
+        """
+        info = cls.load(folder / INFO_FILE)
+        model = folder / TOKENIZER_FILE
+        try:
+            found = file_sha256(model)
+        except OSError as error:
+            raise UserError(f"{model}: cannot read it ({error.strerror}); {_AGAIN}") from error
+        if found != info.tokenizer_sha256:
+            raise UserError(
+                f"{model}: not the tokenizer of {folder / INFO_FILE}: its SHA-256 is {short(found)}, the ids belong to "
+                f"{short(info.tokenizer_sha256)}; copy the right file there, or {_AGAIN}"
+            )
+        return info
 
     @classmethod
     def load(cls, path: Path) -> "DatasetInfo":
@@ -93,8 +120,7 @@ class DatasetInfo:
             raise UserError(f"{path.parent}: a speech data set; a language model needs one of `hayakuchi prepare text`")
         if values["format_version"] != FORMAT_VERSION:
             raise UserError(
-                f"{path}: format version {values['format_version']!r}, this program reads {FORMAT_VERSION}: "
-                "prepare the data set anew"
+                f"{path}: format version {values['format_version']!r}, this program reads {FORMAT_VERSION}: {_AGAIN}"
             )
         try:
             return cls(
@@ -110,9 +136,10 @@ class DatasetInfo:
                     }
                     for split in SPLITS
                 },
+                checksums={str(name): str(sha256) for name, sha256 in values.get("checksums", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path}: missing or malformed entry ({error!r}); prepare the data set anew") from error
+            raise UserError(f"{path}: missing or malformed entry ({error!r}); {_AGAIN}") from error
 
 
 class _NpyStream:
@@ -232,14 +259,14 @@ class TokenShards:
             documents_path = folder / f"documents-{shard:05}.npy"
             tokens_path = folder / f"tokens-{shard:05}.npy"
             part = np.array(_map(documents_path, (DOCUMENT_DTYPE,)))
-            ids = _map(tokens_path, (np.dtype("<u2"), np.dtype("<u4")))
+            ids = _map(tokens_path, _TOKEN_DTYPES)
             ends = part["offset"] + part["tokens"]
             # Documents lie one after another, so each end is the next offset: anything else is damage.
             contiguous = np.array_equal(part["offset"][1:], ends[:-1]) and not part["offset"][:1].any()
             if not contiguous or (part["code"] >= CODE_SLOTS).any():
-                raise UserError(f"{documents_path}: damaged document records; prepare the data set anew")
+                raise UserError(f"{documents_path}: damaged document records; {_AGAIN}")
             if (ends[-1] if len(part) else 0) != len(ids):
-                raise UserError(f"{tokens_path}: does not fit {documents_path.name}; prepare the data set anew")
+                raise UserError(f"{tokens_path}: does not fit {documents_path.name}; {_AGAIN}")
             documents.append(part)
             tokens.append(ids)
         return cls(documents, tokens)
@@ -255,22 +282,63 @@ class TokenShards:
         return self._tokens[shard][offset + start : offset + (length if stop is None else min(stop, length))]
 
 
-def open_split(dataset: Path, split: Split) -> TokenShards:
+def checksums(dataset: Path) -> dict[str, str]:
+    """The checksums of all shard files of a data set directory, for `DatasetInfo.checksums`."""
+    files = sorted(file for split in SPLITS for file in (dataset / split).glob("*.npy"))
+    return {file.relative_to(dataset).as_posix(): file_sha256(file) for file in files}
+
+
+def open_split(dataset: Path, split: Split, *, verify: bool = False) -> TokenShards:
     """Opens one split of a data set directory and checks it against `dataset.json`.
 
+    The checksums and the range of the ids are checked once per data set and machine (`verification`).
+
+    Args:
+      dataset: the directory.
+      split: which one.
+      verify: check those in any case.
+
     Raises:
-      UserError: not a data set directory, or a file of it is missing or damaged.
+      UserError: not a data set directory, its tokenizer is another one, or a file of it is missing or damaged.
     """
-    counts = DatasetInfo.load(dataset / "dataset.json").counts[split].values()
+    info = DatasetInfo.open(dataset)
+    counts = info.counts[split].values()
     shards = TokenShards.open(dataset / split)
     expected = sum(count.documents for count in counts), sum(count.tokens for count in counts)
     found = len(shards), int(shards.documents["tokens"].sum(dtype=np.int64))
     if found != expected:
         raise UserError(
             f"{dataset / split}: holds {found[0]} documents of {found[1]} tokens, dataset.json says {expected[0]} of "
-            f"{expected[1]}: a shard is missing; copy the data set again or prepare it anew"
+            f"{expected[1]}: a shard is missing; copy the data set again or {_AGAIN}"
         )
+    slots = np.unique(shards.documents["code"])
+    if strange := np.setdiff1d(slots, [0, *info.codes.slots.values()]).tolist():
+        raise UserError(
+            f"{dataset / split}: documents with code slot {strange[0]}, which no code in {dataset / INFO_FILE} has; "
+            f"{_AGAIN}"
+        )
+    _verify(dataset, split, info, always=verify)
     return shards
+
+
+def _verify(dataset: Path, split: Split, info: DatasetInfo, *, always: bool) -> None:
+    listed = {dataset / name: sha256 for name, sha256 in info.checksums.items()}
+    files = sorted((dataset / split).glob("*-[0-9]*.npy"))
+
+    def check(file: Path) -> None:
+        if listed:
+            if file not in listed:
+                raise UserError(f"{file}: not listed in {dataset / INFO_FILE}; delete it, or {_AGAIN}")
+            check_sha256(file, listed[file], _AGAIN)
+        if file.name.startswith("tokens-"):
+            largest = int(_map(file, _TOKEN_DTYPES).max(initial=0))
+            if largest >= info.vocabulary_size:
+                raise UserError(
+                    f"{file}: token id {largest}, but the vocabulary of {dataset / INFO_FILE} has "
+                    f"{info.vocabulary_size} ids; {_AGAIN}"
+                )
+
+    verify_once({file: [listed.get(file), info.vocabulary_size] for file in files}, check, always=always)
 
 
 def _map(path: Path, dtypes: tuple[np.dtype, ...]) -> np.ndarray:
@@ -279,9 +347,9 @@ def _map(path: Path, dtypes: tuple[np.dtype, ...]) -> np.ndarray:
         # Unlike np.load it knows no other format: nothing is ever unpickled or unzipped.
         array = npy_format.open_memmap(path, mode="r")
     except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror or error}); prepare the data set anew") from error
+        raise UserError(f"{path}: cannot read it ({error.strerror or error}); {_AGAIN}") from error
     except ValueError as error:
-        raise UserError(f"{path}: damaged or cut short ({error}); prepare the data set anew") from error
+        raise UserError(f"{path}: damaged or cut short ({error}); {_AGAIN}") from error
     if array.ndim != 1 or array.dtype not in dtypes:
-        raise UserError(f"{path}: not a shard of a text data set; prepare the data set anew")
+        raise UserError(f"{path}: not a shard of a text data set; {_AGAIN}")
     return array

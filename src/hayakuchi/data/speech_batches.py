@@ -5,7 +5,6 @@ text (`batches.py`), batch number i is a pure function of i: each bucket has its
 in proportion to their clips.
 """
 
-import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from hayakuchi.config import SpeechDataConfig
 from hayakuchi.data.batch import SpeechBatch
-from hayakuchi.data.batches import PREFETCHED_BATCHES, BatchIterator, rows_of
+from hayakuchi.data.batches import PREFETCHED_BATCHES, BatchIterator, rows_of, stream_seed
 from hayakuchi.data.speech_shards import SpeechClips
 from hayakuchi.errors import UserError
 from hayakuchi.speech.symbols import with_blanks
@@ -159,20 +158,41 @@ def heldout_batches(
     batch: int,
     framing: Framing,
     limit: int,
+    multiple: int = 1,
     *,
     process_index: int = 0,
     process_count: int = 1,
 ) -> Iterator[SpeechBatch]:
     """Up to `limit` batches of held-out clips that fit a bucket, in an order that is always the same.
 
-    The last batch is filled up from the front again. Nothing comes where no clip fits.
+    All are of one size, the one at most `batch` with which the most clips are measured, so that none has to come twice
+    to fill the last batch. Nothing comes where no clip fits; fewer clips than `multiple` are repeated.
+
+    Args:
+      clips: the held-out clips.
+      bucket: shape of the batches.
+      batch: most clips of a batch over all processes.
+      framing: how samples become frames.
+      limit: most batches.
+      multiple: of what the size of a batch must be a multiple: the number of devices; divides `batch`.
+      process_index: which process this is.
+      process_count: how many there are.
     """
     symbols, frames = _lengths(clips, framing)
     fitting = np.flatnonzero((symbols <= bucket.symbols) & (frames <= bucket.frames))
     order = np.random.default_rng(0).permutation(fitting)
-    rows = rows_of(batch, process_index, process_count)
-    for first in itertools.islice(range(0, len(order), batch), limit):
-        yield assemble(clips, np.resize(np.roll(order, -first), batch)[rows], bucket, framing)
+
+    def size(count: int) -> int:
+        return min(batch, len(order) // count // multiple * multiple)
+
+    if 0 < len(order) < multiple:
+        order = np.resize(order, multiple)
+    count = max(range(1, limit + 1), key=lambda count: count * size(count))
+    if not size(count):
+        return
+    rows = rows_of(size(count), process_index, process_count)
+    for part in np.split(order[: count * size(count)], count):
+        yield assemble(clips, part[rows], bucket, framing)
 
 
 def assemble(clips: SpeechClips, numbers: np.ndarray, bucket: Bucket, framing: Framing) -> SpeechBatch:
@@ -201,7 +221,7 @@ def _lengths(clips: SpeechClips, framing: Framing) -> tuple[np.ndarray, np.ndarr
 
 def _drawn(bucket: int, members: np.ndarray, batch: int, seed: int) -> grain.MapDataset:
     """(bucket, numbers of the clips of a batch), endless."""
-    order = grain.MapDataset.range(len(members)).shuffle((seed + bucket) % (1 << 32)).repeat()
+    order = grain.MapDataset.range(len(members)).shuffle(stream_seed(seed, bucket)).repeat()
 
     def number(positions: np.ndarray) -> tuple[int, np.ndarray]:
         return bucket, members[positions]

@@ -22,11 +22,11 @@ from hayakuchi.data.speech_files import (
     DamagedShardError,
     DroppedClip,
     audio_path,
-    file_sha256,
     read_shard,
     records_path,
     write_shard,
 )
+from hayakuchi.data.verification import file_sha256
 from hayakuchi.data.workers import peak_memory_bytes
 from hayakuchi.errors import UserError
 from hayakuchi.speech.audio import AudioError, loudness, normalised, read_audio, to_int16, trim

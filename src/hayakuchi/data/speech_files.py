@@ -19,6 +19,7 @@ from typing import BinaryIO, Literal, NamedTuple
 import numpy as np
 from numpy.lib import format as npy_format
 
+from hayakuchi.data.verification import file_sha256
 from hayakuchi.errors import UserError
 
 AUDIO_DTYPE = np.dtype("<i2")
@@ -169,12 +170,6 @@ def audio_path(folder: Path, key: str) -> Path:
 
 def records_path(folder: Path, key: str) -> Path:
     return folder / f"{key}.jsonl"
-
-
-def file_sha256(path: Path) -> str:
-    """Hash of a file of any size, in bounded memory."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

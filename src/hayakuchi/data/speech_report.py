@@ -103,6 +103,11 @@ def summary(report: dict[str, Any]) -> str:
         lines.append(
             f"{split}: {found['clips']:,} clips, {found['seconds'] / 3600:.2f} hours, {len(found['speakers'])} speakers"
         )
+    lines += [
+        f"  moved to {split}, where another corpus has the sentence: {count:,} clips"
+        for split, count in report["moved"].items()
+        if count
+    ]
     if report["unread"]["words"]:
         words = ", ".join(word["text"] for word in report["unread"]["top"][:5])
         lines.append(

@@ -7,7 +7,7 @@
 Spectrograms are not stored: the training step computes them on the device.
 """
 
-import json
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from hayakuchi import config
+from hayakuchi import config, strict_json
 from hayakuchi.data.shards import SPLITS, Split
-from hayakuchi.data.speech_files import AGAIN, DamagedShardError, Shard, map_audio, read_shard, whole_file
+from hayakuchi.data.speech_files import AGAIN, DamagedShardError, Shard, audio_path, map_audio, read_shard, whole_file
+from hayakuchi.data.verification import check_sha256, verify_once
 from hayakuchi.errors import UserError
-from hayakuchi.speech.symbols import Inventory
+from hayakuchi.speech.symbols import PAD_ID, Inventory
 
 FORMAT_VERSION = 1
 KIND = "speech"
@@ -81,7 +82,7 @@ class SpeechInfo:
         if shards is not None:
             values["shards"] = [asdict(shard) for shard in shards]
         with whole_file(path) as file:
-            file.write((json.dumps(values, ensure_ascii=False, indent=2) + "\n").encode())
+            file.write((strict_json.dumps(values) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> "SpeechInfo":
@@ -173,8 +174,15 @@ class SpeechClips:
         return self._names[index]
 
 
-def open_speech_split(dataset: Path, split: Split) -> SpeechClips:
-    """Opens one split of a data set directory; checks all but the content of the audio.
+def open_speech_split(dataset: Path, split: Split, *, verify: bool = False) -> SpeechClips:
+    """Opens one split of a data set directory and checks it against `dataset.json`.
+
+    The content of the audio is checked once per data set and machine (`verification`).
+
+    Args:
+      dataset: the directory.
+      split: which one.
+      verify: check the audio in any case.
 
     Raises:
       UserError: not a speech data set, or a file of it is missing, cut short or not the one that was prepared.
@@ -184,23 +192,42 @@ def open_speech_split(dataset: Path, split: Split) -> SpeechClips:
     letter = SPLIT_LETTERS[split]
     listed = enumerate(_load(path).get("shards", []))
     entries = [config.from_dict(ShardEntry, value, f"{path}: shard {number}") for number, value in listed]
-    clips = SpeechClips(info, _open_shards(dataset, [entry for entry in entries if letter in entry.splits]), letter)
+    entries = [entry for entry in entries if letter in entry.splits]
+    clips = SpeechClips(info, _open_shards(dataset, info, entries), letter)
     expected = sum(count.clips for count in info.counts[split].values())
     if len(clips) != expected:
         raise UserError(f"{path}: lists {len(clips)} clips of {split}, but counts {expected}; {AGAIN}")
+    checksums = {audio_path(dataset / SHARDS_FOLDER, entry.key): entry.audio_sha256 for entry in entries}
+    verify_once(checksums, lambda file: check_sha256(file, checksums[file], AGAIN), always=verify)
     return clips
 
 
-def _open_shards(dataset: Path, entries: Iterable[ShardEntry]) -> Iterator[tuple[Shard, np.ndarray, str]]:
+def _open_shards(
+    dataset: Path, info: SpeechInfo, entries: Iterable[ShardEntry]
+) -> Iterator[tuple[Shard, np.ndarray, str]]:
     folder = dataset / SHARDS_FOLDER
     for entry in entries:
         shard = read_shard(folder, entry.key)
         if (shard.sha256, len(shard.clips)) != (entry.sha256, len(entry.splits)):
             raise DamagedShardError(f"{folder / entry.key}: not the shard that {INFO_FILE} lists; {AGAIN}")
+        _check_ranges(dataset, info, shard)
         audio = map_audio(folder, entry.key)
         if len(audio) != sum(clip.samples for clip in shard.clips):
             raise DamagedShardError(f"{folder / entry.key}: its two files do not belong together; {AGAIN}")
         yield shard, audio, entry.splits
+
+
+def _check_ranges(dataset: Path, info: SpeechInfo, shard: Shard) -> None:
+    """Raises UserError where a clip has a symbol or a speaker that `dataset.json` does not have."""
+    where = f"{dataset / SHARDS_FOLDER / shard.key}"
+    if strange := {clip.speaker for clip in shard.clips}.difference(info.speakers):
+        raise DamagedShardError(f"{where}: speaker {min(strange)!r} is not in {dataset / INFO_FILE}; {AGAIN}")
+    ids = np.array(list(itertools.chain.from_iterable(clip.ids for clip in shard.clips)), np.int64)
+    if outside := ids[(ids <= PAD_ID) | (ids >= info.inventory.size)].tolist():
+        raise DamagedShardError(
+            f"{where}: symbol id {outside[0]}, but {dataset / INFO_FILE} has the ids 1 to {info.inventory.size - 1}; "
+            f"{AGAIN}"
+        )
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """The folder of a report: found writable before the work, written after its result was shown."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hayakuchi import strict_json
 from hayakuchi.errors import UserError
 from hayakuchi.evaluate import charts
 
@@ -33,7 +33,7 @@ def report_folder(out: Path, report: dict[str, Any]) -> Iterator[None]:
     Raises:
       UserError: one of the files cannot be written.
     """
-    text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+    text = strict_json.dumps(report) + "\n"
     try:
         (out / REPORT_FILE).write_text(text, encoding="utf-8", errors="replace")
         yield

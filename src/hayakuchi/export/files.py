@@ -1,6 +1,5 @@
 """Files that exports of several kinds write."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hayakuchi import strict_json
 from hayakuchi.errors import MissingExtraError
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    path.write_text(strict_json.dumps(values) + "\n", encoding="utf-8")
 
 
 def write_safetensors(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:

@@ -9,8 +9,9 @@ import jax
 from flax import nnx
 
 from hayakuchi.config import CtrlRecipe, Precision
-from hayakuchi.config.recipe import read_recipe
-from hayakuchi.data.shards import DatasetInfo
+from hayakuchi.config.recipe import RECIPE_FILE, read_recipe
+from hayakuchi.data.shards import INFO_FILE, TOKENIZER_FILE, DatasetInfo
+from hayakuchi.errors import UserError
 from hayakuchi.models.ctrl import Ctrl
 from hayakuchi.text.codes import CodeBook
 from hayakuchi.text.tokenizer import Tokenizer
@@ -62,8 +63,13 @@ def load_run(run: Path, precision: Precision = "float32") -> TextRun:
       UserError: not a run directory, no checkpoint yet, or a damaged file.
     """
     recipe, parameters, step = restore_ctrl(run)
-    info = DatasetInfo.load(run / "dataset.json")
-    tokenizer = Tokenizer.load(run / "tokenizer.model")
+    info = DatasetInfo.open(run)
+    if info.vocabulary_size != recipe.model.vocabulary_size:
+        raise UserError(
+            f"{run}: {RECIPE_FILE} has {recipe.model.vocabulary_size} token ids, {INFO_FILE} {info.vocabulary_size}; "
+            "one of the files is not of this run"
+        )
+    tokenizer = Tokenizer.load(run / TOKENIZER_FILE)
     graph = jax.eval_shape(
         lambda: nnx.split(Ctrl(recipe.model, jax.random.key(0), compute_dtype(precision)), nnx.Param)[0]
     )

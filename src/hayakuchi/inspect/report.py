@@ -1,9 +1,9 @@
 """The result of `inspect` for people: as text, and as files."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from hayakuchi import strict_json
 from hayakuchi.errors import UserError
 from hayakuchi.inspect.html import page
 from hayakuchi.inspect.numerics_text import numerics_lines
@@ -35,7 +35,7 @@ def write_report(result: dict[str, Any], out: Path) -> None:
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / RESULT_FILE).write_text(json.dumps(result, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        (out / RESULT_FILE).write_text(strict_json.dumps(result) + "\n", encoding="utf-8")
         (out / PAGE_FILE).write_text(page(result), encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"--out {out}: cannot write it ({error.strerror})") from error

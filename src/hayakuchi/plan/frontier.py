@@ -1,12 +1,11 @@
 """The result of a search: a table, a picture, and the chosen plan as a recipe file."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hayakuchi import config
+from hayakuchi import config, strict_json
 from hayakuchi.config import CtrlRecipe
 from hayakuchi.config.recipe import RECIPE_FILE
 from hayakuchi.errors import MissingExtraError, UserError
@@ -65,7 +64,7 @@ def write_search(out: Path, recipe: CtrlRecipe, result: dict[str, Any], curves: 
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / RECIPE_FILE).write_text(config.to_json(recipe), encoding="utf-8")
-        (out / TABLE).write_text(json.dumps(result, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        (out / TABLE).write_text(strict_json.dumps(result) + "\n", encoding="utf-8")
         _draw(out / PICTURE, curves)
     except OSError as error:
         raise UserError(f"--out {out}: cannot write it ({error.strerror})") from error

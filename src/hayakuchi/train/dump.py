@@ -150,7 +150,8 @@ def read_dump(folder: Path) -> Dump:
 
 def _read_batch(folder: Path, kind: type[Batch | SpeechBatch]) -> Any:
     parts = []
-    for path in sorted(folder.glob("batch-*.npz")):
+    # By number: batch-10 comes after batch-2.
+    for path in sorted(folder.glob("batch-*.npz"), key=lambda path: (len(path.name), path.name)):
         if path.stat().st_size > _LARGEST_BATCH_BYTES:
             raise UserError(f"{path}: over {_LARGEST_BATCH_BYTES:,} bytes; not a batch that `train` kept")
         try:

@@ -1,6 +1,5 @@
 """Metrics of a run: fetched a step late, written to `metrics.jsonl` and TensorBoard, shown on the progress line."""
 
-import json
 import math
 import os
 import time
@@ -16,6 +15,7 @@ from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import RecordWriter
 
+from hayakuchi import strict_json
 from hayakuchi.errors import UserError
 from hayakuchi.progress import Bar
 from hayakuchi.train import media
@@ -169,7 +169,7 @@ class Reporter:
         if self._lines is None or self._events is None:
             return
         try:
-            self._lines.write(json.dumps({"step": step, **values}) + "\n")
+            self._lines.write(strict_json.dumps({"step": step, **values}, indent=None) + "\n")
             self._lines.flush()
         except OSError as error:
             raise self._failure(error) from error

@@ -3,7 +3,6 @@
 The files open in xprof, TensorBoard's profile page and Perfetto; the table is ours, and needs none of these.
 """
 
-import json
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import jax
 
+from hayakuchi import strict_json
 from hayakuchi.errors import UserError
 from hayakuchi.progress import Bar
 from hayakuchi.tracing.hlo import Instruction, instructions, module_of
@@ -107,7 +107,7 @@ class Profiler:
             jax.block_until_ready(self._last)
             jax.profiler.stop_trace()
             found = read_sinks(folder, self._executables, self._profiled)
-            (folder / SINKS).write_text(json.dumps(found, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+            (folder / SINKS).write_text(strict_json.dumps(found) + "\n", encoding="utf-8")
         except (OSError, RuntimeError) as error:
             raise UserError(f"{folder}: the profile cannot be written ({error})") from error
         self._bar.say(sinks_text(found, folder, self._count))

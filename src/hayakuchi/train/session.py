@@ -1,6 +1,7 @@
 """One training session in a run directory: start or resume, train, leave everything needed to go on."""
 
 import functools
+import hashlib
 import logging
 import os
 import time
@@ -19,6 +20,7 @@ from hayakuchi import config, progress
 from hayakuchi.config import TrainConfig
 from hayakuchi.config.recipe import RECIPE_FILE, Recipe, read_recipe
 from hayakuchi.data.batches import BatchIterator
+from hayakuchi.data.verification import short
 from hayakuchi.errors import UserError
 from hayakuchi.models.sharding import make_mesh
 from hayakuchi.owner import OWNER_FILE, owned
@@ -60,13 +62,14 @@ def connect_processes() -> None:
 
 
 @contextmanager
-def open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> Iterator[None]:
+def open_run(run: Path, recipe: Recipe, files: dict[str, bytes], data: Path) -> Iterator[None]:
     """Makes a run directory, or checks that an existing one is of the same recipe and data; holds it for the block.
 
     Args:
       run: the directory.
       recipe: the resolved recipe.
       files: what generation needs later, by name; an existing file must be equal.
+      data: the data set directory they are from.
 
     Of several processes the first does it, and all fail if it fails.
 
@@ -81,7 +84,7 @@ def open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> Iterator[Non
             try:
                 _make_folder(run, files)
                 held.enter_context(owned(run))
-                _open_run(run, recipe, files)
+                _open_run(run, recipe, files, data)
             except OSError as error:
                 failure = UserError(f"{run}: cannot write there ({error.strerror})")
             except UserError as error:
@@ -100,19 +103,30 @@ def _make_folder(run: Path, files: dict[str, bytes]) -> None:
     run.mkdir(parents=True, exist_ok=True)
 
 
-def _open_run(run: Path, recipe: Recipe, files: dict[str, bytes]) -> None:
+def _open_run(run: Path, recipe: Recipe, files: dict[str, bytes], data: Path) -> None:
     path, partial = run / RECIPE_FILE, run / _PARTIAL_RECIPE
     if path.exists():
-        _check_same(run, read_recipe(path), recipe)
-        for name, content in files.items():
-            if not (run / name).exists() or (run / name).read_bytes() != content:
-                raise UserError(f"{run / name}: the run was started on another data set; use its --data, or a new RUN")
+        before = read_recipe(path)
+        if before.name == recipe.name:  # else the data set is not to blame
+            _check_files(run, files, data)
+        _check_same(run, before, recipe)
     else:
         for name, content in files.items():
             (run / name).write_bytes(content)
     # Last, since with it the directory is a run; and never half written, since without it it is none.
     partial.write_text(config.to_json(recipe), encoding="utf-8")
     partial.replace(path)
+
+
+def _check_files(run: Path, files: dict[str, bytes], data: Path) -> None:
+    for name, content in files.items():
+        found = (run / name).read_bytes() if (run / name).exists() else b""
+        if found != content:
+            ours, theirs = (short(hashlib.sha256(each).hexdigest()) for each in (found, content))
+            raise UserError(
+                f"{run / name}: SHA-256 {ours}, but {data / name} has {theirs}: the run was started on another data "
+                "set; use its --data, or a new RUN"
+            )
 
 
 def _check_same(run: Path, before: Recipe, now: Recipe) -> None:

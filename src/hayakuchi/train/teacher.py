@@ -55,7 +55,7 @@ def check_teacher(run: Path, source: Path, data: Path) -> None:
             f"--teacher {source}: has another tokenizer than {data}; prepare the data with `--tokenizer "
             f"{source / 'tokenizer.model'}`"
         )
-    theirs, ours = (DatasetInfo.load(folder / "dataset.json").codes.slots for folder in (source, data))
+    theirs, ours = (DatasetInfo.open(folder).codes.slots for folder in (source, data))
     if theirs != ours:
         raise UserError(f"--teacher {source}: has other control codes ({theirs}) than {data} ({ours})")
 

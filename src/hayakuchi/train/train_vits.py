@@ -32,13 +32,14 @@ def fitted(recipe: VitsRecipe, info: SpeechInfo, data: Path) -> VitsRecipe:
     return dataclasses.replace(recipe, model=model)
 
 
-def train_vits(recipe: VitsRecipe, run: Path, data: Path) -> dict[str, Any]:
+def train_vits(recipe: VitsRecipe, run: Path, data: Path, *, verify_data: bool = False) -> dict[str, Any]:
     """Trains VITS, or goes on where the run in `run` stopped.
 
     Args:
       recipe: settings; symbols and speakers are the data set's.
       run: run directory, made if missing.
       data: data set directory of `prepare speech`.
+      verify_data: check its checksums even if that was done on this machine before.
 
     Returns:
       The session's summary (see `session.train`).
@@ -51,14 +52,18 @@ def train_vits(recipe: VitsRecipe, run: Path, data: Path) -> dict[str, Any]:
     recipe = fitted(recipe, info, data)
     processes = {"process_index": jax.process_index(), "process_count": jax.process_count()}
     frames, batch = framing(recipe), recipe.train.batch
-    batches = SpeechBatches(open_speech_split(data, "train"), recipe.data, batch, frames, **processes)
+    clips = open_speech_split(data, "train", verify=verify_data)
+    batches = SpeechBatches(clips, recipe.data, batch, frames, **processes)
     task = VitsTask(recipe, batches.buckets, batches.epoch_batches)
-    held_out_clips = open_speech_split(data, "heldout")
-    held_out = list(heldout_batches(held_out_clips, batches.buckets[-1], batch, frames, HELD_OUT_BATCHES, **processes))
+    held_out_clips = open_speech_split(data, "heldout", verify=verify_data)
+    devices = session.fitting_mesh(recipe.train).size
+    held_out = list(
+        heldout_batches(held_out_clips, batches.buckets[-1], batch, frames, HELD_OUT_BATCHES, devices, **processes)
+    )
     if not held_out:
         logger.warning(
             "%s: no held-out clip to measure and to show: there will be no held-out loss and no samples", data
         )
     media.check_installed()
-    with session.open_run(run, recipe, {INFO_FILE: (data / INFO_FILE).read_bytes()}):
+    with session.open_run(run, recipe, {INFO_FILE: (data / INFO_FILE).read_bytes()}, data):
         return session.train(task, recipe, run, batches.iterate, held_out)
