@@ -17,6 +17,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+HIGHEST = lax.Precision.HIGHEST
+"""For what is promised in float32: a GPU would else multiply float32 arrays in TF32, a TPU in one pass of bfloat16."""
+
 _BLOCK = 32
 _PLATFORM: ContextVar[str] = ContextVar("platform", default="")
 
@@ -36,52 +39,72 @@ def traced_for(platform: str) -> Iterator[None]:
         _PLATFORM.reset(token)
 
 
-def matmul(a: Float[Array, "N I"], b: Float[Array, "I O"]) -> Float[Array, "N O"]:
+def matmul(
+    a: Float[Array, "N I"], b: Float[Array, "I O"], precision: lax.Precision | None = None
+) -> Float[Array, "N O"]:
     """a @ b, accumulated and returned in float32 whatever the operands' dtype."""
-    return lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    return _product(a, b, ((1,), (0,)), precision)
 
 
-def _matmul_transposed(a: Float[Array, "N O"], b: Float[Array, "I O"]) -> Float[Array, "N I"]:
-    """a @ b.T in float32."""
-    return lax.dot_general(a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+def _matmul_transposed(
+    a: Float[Array, "N O"], b: Float[Array, "I O"], precision: lax.Precision | None = None
+) -> Float[Array, "N I"]:
+    """a @ b.T, accumulated and returned in float32."""
+    return _product(a, b, ((1,), (1,)), precision)
 
 
-def _outer(a: Float[Array, "N I"], b: Float[Array, "N O"]) -> Float[Array, "I O"]:
-    """a.T @ b in float32: the weight gradient."""
+def _outer(
+    a: Float[Array, "N I"], b: Float[Array, "N O"], precision: lax.Precision | None = None
+) -> Float[Array, "I O"]:
+    """a.T @ b, accumulated and returned in float32: the weight gradient."""
     rows, columns = a.shape
     if a.dtype == jnp.bfloat16 and on_cpu() and rows % _BLOCK == 0 and columns % _BLOCK == 0:
         # XLA:CPU runs a bf16 product that contracts over the leading axis of both operands as if in float32. A
         # transpose by blocks, which XLA does not fold back into the product, reaches the fast kernel.
         blocks = a.reshape(rows // _BLOCK, _BLOCK, columns // _BLOCK, _BLOCK)
         return matmul(blocks.transpose(2, 3, 0, 1).reshape(columns, rows), b)
-    return lax.dot_general(a, b, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    return _product(a, b, ((0,), (0,)), precision)
+
+
+def _product(
+    a: Array, b: Array, contracted: tuple[tuple[int, ...], tuple[int, ...]], precision: lax.Precision | None
+) -> Array:
+    return lax.dot_general(a, b, (contracted, ((), ())), precision=precision, preferred_element_type=jnp.float32)
 
 
 def column_sums(x: Float[Array, "N O"]) -> Float[Array, " O"]:
     """x.sum(0) in float32, as a product with ones: XLA:CPU's own column reduction is several times slower."""
     ones = jnp.ones((1, x.shape[0]), x.dtype)
-    return matmul(ones, x)[0]
+    return matmul(ones, x, HIGHEST)[0]
 
 
-@jax.custom_vjp
-def dense(x: Float[Array, "N I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]) -> Float[Array, "N O"]:
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def dense(
+    x: Float[Array, "N I"],
+    kernel: Float[Array, "I O"],
+    bias: Float[Array, " O"],
+    precision: lax.Precision | None = None,
+) -> Float[Array, "N O"]:
     """x @ kernel + bias, computed in `x.dtype` with float32 sums, returned in `x.dtype`.
 
-    Kernel and bias are float32 parameters; their gradients are float32.
+    Kernel and bias are float32 parameters; their gradients are float32. `precision` is that of the product and of its
+    gradients where x is float32.
     """
-    return (matmul(x, kernel.astype(x.dtype)) + bias).astype(x.dtype)
+    return (matmul(x, kernel.astype(x.dtype), precision) + bias).astype(x.dtype)
 
 
 def _dense_forward(
-    x: Float[Array, "N I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]
+    x: Float[Array, "N I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], precision: lax.Precision | None
 ) -> tuple[Float[Array, "N O"], tuple[Array, Array]]:
-    return dense(x, kernel, bias), (x, kernel)
+    return dense(x, kernel, bias, precision), (x, kernel)
 
 
-def _dense_backward(residuals: tuple[Array, Array], grad: Float[Array, "N O"]) -> tuple[Array, Array, Array]:
+def _dense_backward(
+    precision: lax.Precision | None, residuals: tuple[Array, Array], grad: Float[Array, "N O"]
+) -> tuple[Array, Array, Array]:
     x, kernel = residuals
-    grad_x = _matmul_transposed(grad, kernel.astype(grad.dtype)).astype(x.dtype)
-    return grad_x, _outer(x, grad), column_sums(grad)
+    grad_x = _matmul_transposed(grad, kernel.astype(grad.dtype), precision).astype(x.dtype)
+    return grad_x, _outer(x, grad, precision), column_sums(grad)
 
 
 dense.defvjp(_dense_forward, _dense_backward)
