@@ -2,10 +2,11 @@
 
 import sys
 
-from hayakuchi.runtime import restart_with_huge_pages
+from hayakuchi.runtime import quiet_xla, restart_with_huge_pages
 
 
 def main() -> int:
+    quiet_xla()
     restart_with_huge_pages(sys.argv[1] if len(sys.argv) > 1 else "")
     from hayakuchi import cli
 

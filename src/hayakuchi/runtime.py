@@ -36,6 +36,15 @@ def set_up_jax() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
+def quiet_xla() -> None:
+    """Keeps the log of XLA's C++ code, such as its remarks on slow compilation, off standard error.
+
+    What fails there is raised as an exception with its text all the same, and a fatal error is still printed. The
+    library reads the setting once, as it is loaded; a user's own value stays.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
 def restart_with_huge_pages(verb: str) -> None:
     """Begins the process anew with a C library that asks for huge pages, where that helps; else returns.
 

@@ -45,7 +45,7 @@ def test_the_loss_and_its_gradients_equal_autodiff(chunks, soft_weight, temperat
         return jnp.sum(weights * ((1 - soft_weight) * hard + soft_weight * soft))
 
     def ours(x, table, bias):
-        return ops.distilled_loss(x, table, bias, labels, weights, teacher, soft_weight, temperature, chunks)
+        return ops.distilled_loss(x, table, bias, labels, weights, teacher, soft_weight, temperature, chunks)[0]
 
     value, found = jax.value_and_grad(lambda *each: 2.5 * ours(*each), argnums=(0, 1, 2))(x, table, bias)
     expected, wanted = jax.value_and_grad(lambda *each: 2.5 * plain(*each), argnums=(0, 1, 2))(x, table, bias)
@@ -53,6 +53,8 @@ def test_the_loss_and_its_gradients_equal_autodiff(chunks, soft_weight, temperat
     np.testing.assert_allclose(ours(x, table, bias), plain(x, table, bias), rtol=1e-5)
     for got, want in zip(found, wanted, strict=True):
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
+    _, hard = ops.distilled_loss(x, table, bias, labels, weights, teacher, soft_weight, temperature, chunks)
+    np.testing.assert_allclose(hard, ops.weighted_loss(x, table, bias, labels, weights, chunks), rtol=1e-6)
 
 
 def config(**changes):
@@ -109,7 +111,10 @@ def test_a_student_equal_to_its_teacher_has_nothing_to_learn():
     batch = jax.tree.map(jnp.asarray, task.example_batch(task.batch_specs()[0]))
     _, metrics = jax.jit(task.step)(state, batch, jax.random.key(1))
     assert float(metrics["gradient_norm"]) < 1e-5
-    assert abs(float(metrics["loss"])) < 1e-5
+    assert abs(float(metrics["distillation_loss"])) < 1e-5
+    # "loss" is that of the text, of a step as of what is held out.
+    held_out = jax.jit(task.held_out_loss)(state.parameters, batch)
+    assert float(metrics["loss"]) == pytest.approx(float(held_out["loss"] / held_out["tokens"]), rel=1e-5)
     other = state._replace(parameters=jax.tree.map(lambda x: x + 0.01, state.parameters))
     _, metrics = jax.jit(task.step)(other, batch, jax.random.key(1))
     assert float(metrics["gradient_norm"]) > 1e-4

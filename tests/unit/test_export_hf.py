@@ -299,3 +299,22 @@ def test_lighter_networks_become_plain_ones_of_the_same_logits(kind, scan):
     output = tensors.get("lm_head.weight", tensors["transformer.w.weight"])
     expected = np.asarray(model.logits(model.hidden(*batch)))
     np.testing.assert_allclose(hidden @ output.T + tensors["lm_head.bias"], expected, atol=1e-4 * abs(expected).max())
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_the_products_of_a_factorised_embedding_are_numpys(scan, monkeypatch):
+    """On an accelerator JAX would multiply the float32 arrays of a checkpoint in less than float32."""
+    sizes = {"vocabulary_size": 40, "length": 10, "layers": 2, "width": 16, "heads": 2, "feed_forward": 24}
+    config = CtrlConfig(**sizes, embedding_width=6, scan_layers=scan)
+    shapes = jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(Ctrl(config, jax.random.key(0)), nnx.Param)))
+    draw = np.random.default_rng(0)
+    parameters = jax.tree.map(lambda leaf: jax.numpy.asarray(draw.standard_normal(leaf.shape, np.float32)), shapes)
+
+    def refuse(*_):
+        raise AssertionError("a product of JAX")
+
+    monkeypatch.setattr(type(jax.numpy.zeros(())), "__matmul__", refuse)
+    tensors = to_hf(parameters, config)
+    table, narrow = (np.asarray(part, np.float64) for part in (parameters["embedding"], parameters["narrow"]["kernel"]))
+    np.testing.assert_allclose(tensors["lm_head.weight"], table @ narrow.T, rtol=1e-4, atol=1e-5)
+    assert {array.dtype for array in tensors.values()} == {np.dtype(np.float32)}

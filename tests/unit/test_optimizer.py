@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hayakuchi.config import OptimizerConfig
-from hayakuchi.train.optimizer import decay_mask, make_optimizer, make_schedule
+from hayakuchi.train.optimizer import decay_mask, make_optimizer, make_schedule, used_rate
 
 
 def rates(config, steps):
@@ -127,3 +127,16 @@ def test_clipping_bounds_the_norm():
     expected = jax.tree.map(lambda g: -g / jnp.sqrt(0.1 + g**2 + 1e-8), clipped)
     for got, want in zip(jax.tree.leaves(updates), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["adamw", "adagrad", "muon"])
+def test_the_rate_used_is_by_the_optimisers_own_count(name):
+    """Of any rule; the same as the one its updates are multiplied by."""
+    config = OptimizerConfig(optimizer=name, warmup_steps=4, weight_decay=0.0)
+    schedule = make_schedule(config, 10)
+    rule = make_optimizer(config, schedule)
+    parameters = {"kernel": jnp.ones((3, 2)), "bias": jnp.ones((2,))}
+    state = rule.init(parameters)
+    for count in range(3):
+        assert float(used_rate(schedule, state)) == pytest.approx(float(schedule(jnp.int32(count))))
+        _, state = rule.update(parameters, state, parameters)

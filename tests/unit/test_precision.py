@@ -109,7 +109,7 @@ def test_gradients_are_close_to_those_of_float32(precision, tolerance):
     for name in ("float32", precision):
         task = task_of(name)
         state = jax.jit(task.init)(jax.random.key(0))
-        task.optimizer = optax.sgd(1.0)
+        task.optimizer = optax.sgd(lambda _: 1.0)
         state = state._replace(optimizer=task.optimizer.init(state.parameters))
         after, _ = jax.jit(task.step)(state, text_batch(0), jax.random.key(1))
         found[name] = jax.tree.map(jnp.subtract, state.parameters, after.parameters)

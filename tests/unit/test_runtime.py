@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from hayakuchi import runtime
 
 
@@ -72,3 +74,39 @@ def test_on_a_machine_without_an_accelerator_jax_is_told_so():
     assert platforms("/dev/none of these") == "cpu"
     assert platforms(os.devnull) == "None"
     assert platforms("/dev/none of these", JAX_PLATFORMS="cpu,cuda") == "cpu,cuda"
+
+
+@pytest.mark.parametrize("level", [None, "0"])
+def test_banners_of_xla_are_not_shown_but_its_errors_are_raised(level):
+    """Of the command's own process; whoever has set the level sees them."""
+    program = """
+import sys
+from hayakuchi import __main__, cli
+
+def compute():
+    assert "jaxlib" not in sys.modules, "it is too late for the setting"
+    import jax, jax.numpy as jnp, numpy as np
+    jax.config.update("jax_enable_compilation_cache", False)
+    row = np.arange(2_000, dtype=np.float32)
+    # A constant that takes XLA seconds to fold, of which it complains.
+    jax.jit(lambda: jax.lax.reduce_window(jnp.asarray(row), np.float32(0), jax.lax.add, (3_001,), (1,), "SAME"))()
+    try:
+        jnp.zeros(1 << 48, jnp.int8)
+    except RuntimeError as error:
+        print(error)
+
+cli.main = compute
+sys.argv = ["hayakuchi"]
+__main__.main()
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    if level is not None:
+        environment["TF_CPP_MIN_LOG_LEVEL"] = level
+    environment["JAX_PLATFORMS"] = "cpu"
+    call = [sys.executable, "-c", program]
+    said = subprocess.run(call, capture_output=True, text=True, check=True, env=environment)
+    assert "RESOURCE_EXHAUSTED" in said.stdout
+    if level is None:
+        assert not said.stderr
+    else:
+        assert "file a bug" in said.stderr

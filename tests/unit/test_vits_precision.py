@@ -31,7 +31,7 @@ class Run(NamedTuple):
 def task_of(precision="float32", remat="none", *, rows=2, frames=24):
     recipe = VitsRecipe(
         model=small_config(discriminator_division=16),
-        optimizer=VitsOptimizerConfig(beta1=BETA1),
+        optimizer=VitsOptimizerConfig(beta1=BETA1, decay=0.5, decay_every="step"),
         train=TrainConfig(batch=rows, precision=precision, remat=remat),
     )
     return VitsTask(recipe, [Bucket(symbols=16, frames=frames)], 100)
@@ -101,6 +101,12 @@ def test_an_overflow_leaves_out_the_update_of_the_network_it_is_in_and_the_scale
         before, after = ((x.parameters[name], x.optimizer[name]) for x in (run.state, state))
         same = [np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (before, after)), strict=True)]
         assert all(same) if still else not any(same), name
+
+    # The second update of the discriminators, but the first of the generator.
+    assert [float(run.task.schedule(jnp.int32(count))) for count in (0, 1)] == pytest.approx([2e-4, 1e-4])
+    _, second = run.step(state, speech_batch(), key)
+    assert float(second["learning_rate"]) == pytest.approx(2e-4)
+    assert float(second["discriminator_learning_rate"]) == pytest.approx(1e-4)
 
     state = state._replace(scaler=state.scaler._replace(scale=jnp.float32(2.0**24)))
     norms = []

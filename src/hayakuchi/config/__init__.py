@@ -174,7 +174,8 @@ class TrainConfig:
       batch: windows (text) or clips (speech) in one optimiser step, over all devices and micro-batches.
       accumulate: micro-batches a step is split into; the gradient is the same, the memory smaller.
       precision: arithmetic of the forward and backward pass; parameters and optimiser stay float32. "float16" scales
-        the loss as far as the gradients bear it (for T4 and V100, which have no bfloat16).
+        the loss as far as the gradients bear it (for T4 and V100, which have no bfloat16). "float32" multiplies as the
+        device does by default: a CPU in float32, a GPU from Ampere on in TF32, a TPU in one pass of bfloat16.
       remat: what the backward pass computes anew instead of keeping: "none", the layers in "full", or all but their
         matrix products ("dots"). Less memory, more arithmetic, the same result.
       mesh: devices as "data=N,fsdp=M"; "" puts all devices on `data`.

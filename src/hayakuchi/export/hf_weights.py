@@ -66,11 +66,15 @@ def to_hf(parameters: Mapping[str, Any], config: CtrlConfig) -> dict[str, np.nda
     parameters = unshared(dict(parameters), config)
     tensors = {}
     if config.embedding_width:
-        table, widen, narrow = (parameters[name] for name in ("embedding", "widen", "narrow"))
-        tensors["lm_head.weight"] = np.asarray(table @ narrow["kernel"].T)
+        # By NumPy: an accelerator would multiply float32 arrays in less.
+        table, bias = (np.asarray(parameters[name]) for name in ("embedding", "vocabulary_bias"))
+        widen, narrow = (
+            {part: np.asarray(array) for part, array in parameters[name].items()} for name in ("widen", "narrow")
+        )
+        tensors["lm_head.weight"] = table @ narrow["kernel"].T
         # The model multiplies the embedding by the root of the width before it is widened and the bias added.
         parameters["embedding"] = table @ widen["kernel"] + widen["bias"] / math.sqrt(config.width)
-        parameters["vocabulary_bias"] = parameters["vocabulary_bias"] + table @ narrow["bias"]
+        parameters["vocabulary_bias"] = bias + table @ narrow["bias"]
     flat = traverse_util.flatten_dict(parameters)
     for path, name, transpose in name_map(config):
         if config.scan_layers and path[0] == "blocks":

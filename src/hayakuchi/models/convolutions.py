@@ -26,6 +26,7 @@ def convolution(
     dilation: int = 1,
     padding: int | None = None,
     groups: int = 1,
+    precision: lax.Precision | None = None,
 ) -> Float[Array, "B U O"]:
     """Plain convolution, I = C / groups.
 
@@ -45,6 +46,7 @@ def convolution(
         rhs_dilation=(dilation,),
         dimension_numbers=("NWC", "WIO", "NWC"),
         feature_group_count=groups,
+        precision=precision,
     )
 
 
@@ -52,25 +54,30 @@ def pad_time(x: Float[Array, "B T C"], left: int, right: int) -> Float[Array, "B
     return lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), (left, right, 0), (0, 0, 0)])
 
 
-@jax.custom_vjp
-def convolution_in_scan(x: Float[Array, "B T I"], kernel: Float[Array, "W I O"]) -> Float[Array, "B T O"]:
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def convolution_in_scan(
+    x: Float[Array, "B T I"], kernel: Float[Array, "W I O"], precision: lax.Precision | None = None
+) -> Float[Array, "B T O"]:
     """`convolution` of stride 1 and an odd width, for the body of a loop.
 
     XLA:CPU brings the gradients that autodiff makes into the order of axes it is fast at only outside loops; inside a
     `lax.scan` they are 50 to 500 times slower. Here they are written in that order.
     """
-    return convolution(x, kernel)
+    return convolution(x, kernel, precision=precision)
 
 
-def _in_scan_forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    return convolution(x, kernel), (x, kernel)
+def _in_scan_forward(x: Array, kernel: Array, precision: lax.Precision | None) -> tuple[Array, tuple[Array, Array]]:
+    return convolution(x, kernel, precision=precision), (x, kernel)
 
 
-def _in_scan_backward(residuals: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+def _in_scan_backward(
+    precision: lax.Precision | None, residuals: tuple[Array, Array], grad: Array
+) -> tuple[Array, Array]:
     x, kernel = residuals
-    grad_x = convolution(grad, lax.rev(kernel, (0,)).swapaxes(1, 2))
+    grad_x = convolution(grad, lax.rev(kernel, (0,)).swapaxes(1, 2), precision=precision)
     # For each input channel, its correlation with the gradient: batch and channels change places.
-    grad_kernel = convolution(x.transpose(2, 1, 0), grad.swapaxes(0, 1), padding=kernel.shape[0] // 2)
+    padding = kernel.shape[0] // 2
+    grad_kernel = convolution(x.transpose(2, 1, 0), grad.swapaxes(0, 1), padding=padding, precision=precision)
     return grad_x, grad_kernel.swapaxes(0, 1).astype(kernel.dtype)
 
 
@@ -164,7 +171,7 @@ def _add_bias_forward(x: Array, bias: Array) -> tuple[Array, None]:
 def _add_bias_backward(_: None, grad: Float[Array, "B T O"]) -> tuple[Array, Array]:
     ones = lax.full(grad.shape[:2], 1, grad.dtype)
     axes = (((0, 1), (0, 1)), ((), ()))
-    return grad, lax.dot_general(ones, grad, axes, preferred_element_type=jnp.float32)
+    return grad, lax.dot_general(ones, grad, axes, precision=ops.HIGHEST, preferred_element_type=jnp.float32)
 
 
 add_bias.defvjp(_add_bias_forward, _add_bias_backward)
@@ -216,13 +223,14 @@ weight_norm.defvjp(_weight_norm_forward, _weight_norm_backward)
 def _channel_sums(x: Float[Array, "..."], stack: int) -> Float[Array, "..."]:
     """Sums over all axes but the first `stack` and the last.
 
-    On a CPU as a product with ones; elsewhere a float32 product may be computed in less.
+    On a CPU as a product with ones, which is faster there.
     """
     axes = tuple(range(stack, x.ndim - 1))
     if not ops.on_cpu():
         return jnp.sum(x, axis=axes)
     layers = tuple(range(stack))
-    return lax.dot_general(lax.full(x.shape[:-1], 1, x.dtype), x, ((axes, axes), (layers, layers)))
+    dimensions = ((axes, axes), (layers, layers))
+    return lax.dot_general(lax.full(x.shape[:-1], 1, x.dtype), x, dimensions, precision=ops.HIGHEST)
 
 
 def _spread(x: Float[Array, "..."], like: Float[Array, "..."], stack: int) -> Float[Array, "..."]:

@@ -110,8 +110,8 @@ class Ctrl(Module):
         teacher: ops.Teacher,
         soft_weight: float,
         temperature: float,
-    ) -> Float[Array, ""]:
-        """The loss of a student (see `ops.distilled_loss`)."""
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The loss of a student, and of it the cross-entropy (see `ops.distilled_loss`)."""
         return ops.distilled_loss(
             hidden,
             self.embedding[...],

@@ -17,6 +17,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+HIGHEST = lax.Precision.HIGHEST
+"""For what is promised in float32: a GPU would else multiply float32 arrays in TF32, a TPU in one pass of bfloat16."""
+
 _BLOCK = 32
 _PLATFORM: ContextVar[str] = ContextVar("platform", default="")
 
@@ -36,52 +39,72 @@ def traced_for(platform: str) -> Iterator[None]:
         _PLATFORM.reset(token)
 
 
-def matmul(a: Float[Array, "N I"], b: Float[Array, "I O"]) -> Float[Array, "N O"]:
+def matmul(
+    a: Float[Array, "N I"], b: Float[Array, "I O"], precision: lax.Precision | None = None
+) -> Float[Array, "N O"]:
     """a @ b, accumulated and returned in float32 whatever the operands' dtype."""
-    return lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    return _product(a, b, ((1,), (0,)), precision)
 
 
-def _matmul_transposed(a: Float[Array, "N O"], b: Float[Array, "I O"]) -> Float[Array, "N I"]:
-    """a @ b.T in float32."""
-    return lax.dot_general(a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+def _matmul_transposed(
+    a: Float[Array, "N O"], b: Float[Array, "I O"], precision: lax.Precision | None = None
+) -> Float[Array, "N I"]:
+    """a @ b.T, accumulated and returned in float32."""
+    return _product(a, b, ((1,), (1,)), precision)
 
 
-def _outer(a: Float[Array, "N I"], b: Float[Array, "N O"]) -> Float[Array, "I O"]:
-    """a.T @ b in float32: the weight gradient."""
+def _outer(
+    a: Float[Array, "N I"], b: Float[Array, "N O"], precision: lax.Precision | None = None
+) -> Float[Array, "I O"]:
+    """a.T @ b, accumulated and returned in float32: the weight gradient."""
     rows, columns = a.shape
     if a.dtype == jnp.bfloat16 and on_cpu() and rows % _BLOCK == 0 and columns % _BLOCK == 0:
         # XLA:CPU runs a bf16 product that contracts over the leading axis of both operands as if in float32. A
         # transpose by blocks, which XLA does not fold back into the product, reaches the fast kernel.
         blocks = a.reshape(rows // _BLOCK, _BLOCK, columns // _BLOCK, _BLOCK)
         return matmul(blocks.transpose(2, 3, 0, 1).reshape(columns, rows), b)
-    return lax.dot_general(a, b, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    return _product(a, b, ((0,), (0,)), precision)
+
+
+def _product(
+    a: Array, b: Array, contracted: tuple[tuple[int, ...], tuple[int, ...]], precision: lax.Precision | None
+) -> Array:
+    return lax.dot_general(a, b, (contracted, ((), ())), precision=precision, preferred_element_type=jnp.float32)
 
 
 def column_sums(x: Float[Array, "N O"]) -> Float[Array, " O"]:
     """x.sum(0) in float32, as a product with ones: XLA:CPU's own column reduction is several times slower."""
     ones = jnp.ones((1, x.shape[0]), x.dtype)
-    return matmul(ones, x)[0]
+    return matmul(ones, x, HIGHEST)[0]
 
 
-@jax.custom_vjp
-def dense(x: Float[Array, "N I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]) -> Float[Array, "N O"]:
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def dense(
+    x: Float[Array, "N I"],
+    kernel: Float[Array, "I O"],
+    bias: Float[Array, " O"],
+    precision: lax.Precision | None = None,
+) -> Float[Array, "N O"]:
     """x @ kernel + bias, computed in `x.dtype` with float32 sums, returned in `x.dtype`.
 
-    Kernel and bias are float32 parameters; their gradients are float32.
+    Kernel and bias are float32 parameters; their gradients are float32. `precision` is that of the product and of its
+    gradients where x is float32.
     """
-    return (matmul(x, kernel.astype(x.dtype)) + bias).astype(x.dtype)
+    return (matmul(x, kernel.astype(x.dtype), precision) + bias).astype(x.dtype)
 
 
 def _dense_forward(
-    x: Float[Array, "N I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]
+    x: Float[Array, "N I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], precision: lax.Precision | None
 ) -> tuple[Float[Array, "N O"], tuple[Array, Array]]:
-    return dense(x, kernel, bias), (x, kernel)
+    return dense(x, kernel, bias, precision), (x, kernel)
 
 
-def _dense_backward(residuals: tuple[Array, Array], grad: Float[Array, "N O"]) -> tuple[Array, Array, Array]:
+def _dense_backward(
+    precision: lax.Precision | None, residuals: tuple[Array, Array], grad: Float[Array, "N O"]
+) -> tuple[Array, Array, Array]:
     x, kernel = residuals
-    grad_x = _matmul_transposed(grad, kernel.astype(grad.dtype)).astype(x.dtype)
-    return grad_x, _outer(x, grad), column_sums(grad)
+    grad_x = _matmul_transposed(grad, kernel.astype(grad.dtype), precision).astype(x.dtype)
+    return grad_x, _outer(x, grad, precision), column_sums(grad)
 
 
 dense.defvjp(_dense_forward, _dense_backward)
@@ -214,7 +237,8 @@ def _loss_with_gradients(
       embedding: [V, D].
       bias: [V].
       others: arrays [B, L, ...] that `chunk_loss` takes beside the scores.
-      chunk_loss: (scores [N, V], *others [N, ...]) -> the loss, summed, and its gradient by the scores.
+      chunk_loss: (scores [N, V], *others [N, ...]) -> the loss, summed over N, and its gradient by the scores. Instead
+        of one number it may be an array, of which the gradient is that of the first.
       chunks: see `head_chunks`.
     """
     table = embedding.astype(x.dtype)
@@ -224,12 +248,12 @@ def _loss_with_gradients(
         grad_scores = grad_scores.astype(x.dtype)
         return loss, grad_scores, matmul(grad_scores, table).astype(x.dtype)
 
-    def add(sums: tuple[Array, Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array, Array], Array]:
-        loss, grad_transposed, grad_bias = sums
+    def add(sums: tuple[Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        grad_transposed, grad_bias = sums
         x_nd, *others_n = inputs
-        chunk, grad_scores, grad_x = piece(x_nd, others_n)
-        sums = (loss + chunk, grad_transposed + _outer(x_nd, grad_scores), grad_bias + column_sums(grad_scores))
-        return sums, grad_x
+        loss, grad_scores, grad_x = piece(x_nd, others_n)
+        sums = (grad_transposed + _outer(x_nd, grad_scores), grad_bias + column_sums(grad_scores))
+        return sums, (loss, grad_x)
 
     if chunks == 1:
         # Without a sum over chunks XLA:CPU would fold the transposition below into the product, and a bf16 product of
@@ -239,10 +263,10 @@ def _loss_with_gradients(
         return loss, (grad_x.reshape(x.shape), _outer(grad_scores, x_nd), column_sums(grad_scores))
     # The table's gradient is summed as [D, V]: [N, D].T @ [N, V] turns the small operand round, not the large one.
     transposed = jnp.zeros(embedding.shape[::-1], jnp.float32)
-    zeros = (jnp.zeros((), jnp.float32), transposed, jnp.zeros(bias.shape, jnp.float32))
+    zeros = (transposed, jnp.zeros(bias.shape, jnp.float32))
     inputs = tuple(_split_positions(part, chunks) for part in (x, *others))
-    (loss, transposed, grad_bias), grad_x = lax.scan(add, zeros, inputs)
-    return loss, (_join_positions(grad_x, x.shape[0]), transposed.T, grad_bias)
+    (transposed, grad_bias), (losses, grad_x) = lax.scan(add, zeros, inputs)
+    return jnp.sum(losses, axis=0), (_join_positions(grad_x, x.shape[0]), transposed.T, grad_bias)
 
 
 def _weighted_loss_backward(
@@ -280,8 +304,10 @@ def distilled_loss(
     soft_weight: float,
     temperature: float,
     chunks: int,
-) -> Float[Array, ""]:
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Sum over positions of weight * ((1 - a) * -log p(label) + a * T**2 * KL(q_T || p_T)), in nats.
+
+    Beside it, that of weight * -log p(label), which is to be looked at and has no gradient.
 
     p is the student's distribution, q the teacher's, p_T and q_T those of the logits divided by T (arXiv 1503.02531,
     section 2; a is `soft_weight`). Like `weighted_loss` it holds one chunk of logits at a time, of both models.
@@ -299,7 +325,7 @@ def _distilled_loss_forward(
     soft_weight: float,
     temperature: float,
     chunks: int,
-) -> tuple[Array, tuple[Array, Array, Array]]:
+) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
     table = teacher.embedding.astype(teacher.hidden.dtype)
 
     def chunk_loss(scores: Array, labels: Array, weights: Array, hidden: Array) -> tuple[Array, Array]:
@@ -310,18 +336,21 @@ def _distilled_loss_forward(
         divergence = jnp.sum(q * (log_q - log_p), axis=-1)
         soft = temperature**2 * jnp.sum(weights * divergence)
         grad_soft = temperature * weights[:, None] * (jnp.exp(log_p) - q)
-        return (
-            (1 - soft_weight) * hard + soft_weight * soft,
-            (1 - soft_weight) * grad_hard + soft_weight * grad_soft,
-        )
+        losses = jnp.stack([(1 - soft_weight) * hard + soft_weight * soft, hard])
+        return losses, (1 - soft_weight) * grad_hard + soft_weight * grad_soft
 
-    return _loss_with_gradients(x, embedding, bias, (labels, weights, teacher.hidden), chunk_loss, chunks)
+    losses, gradients = _loss_with_gradients(x, embedding, bias, (labels, weights, teacher.hidden), chunk_loss, chunks)
+    return (losses[0], losses[1]), gradients
 
 
 def _distilled_loss_backward(
-    _soft_weight: float, _temperature: float, chunks: int, gradients: tuple[Array, Array, Array], scale: Array
+    _soft_weight: float,
+    _temperature: float,
+    chunks: int,
+    gradients: tuple[Array, Array, Array],
+    scales: tuple[Array, Array],
 ) -> tuple[Any, ...]:
-    return *_weighted_loss_backward(chunks, gradients, scale), None
+    return *_weighted_loss_backward(chunks, gradients, scales[0]), None
 
 
 distilled_loss.defvjp(_distilled_loss_forward, _distilled_loss_backward)

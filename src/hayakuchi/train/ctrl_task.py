@@ -16,7 +16,7 @@ from hayakuchi.models import ops
 from hayakuchi.models.ctrl import Ctrl
 from hayakuchi.models.ctrl_blocks import RULES
 from hayakuchi.models.sharding import Rule
-from hayakuchi.train.optimizer import make_optimizer, make_schedule
+from hayakuchi.train.optimizer import make_optimizer, make_schedule, used_rate
 from hayakuchi.train.precision import (
     compute_dtype,
     first_scale,
@@ -78,7 +78,7 @@ class CtrlTask:
         scale = 1.0 if state.scaler is None else state.scaler.scale
         weights *= scale / jnp.maximum(tokens, 1)
         sums = self._accumulate(state.parameters, (batch, labels, weights), key, state.frozen)
-        loss, gradients = unscaled(sums, state.scaler)
+        losses, gradients = unscaled(sums, state.scaler)
         tap("gradients", gradients)
         with jax.named_scope("optimizer"):
             updates, optimizer = self.optimizer.update(gradients, state.optimizer, state.parameters)
@@ -86,14 +86,12 @@ class CtrlTask:
             norm = optax.tree.norm(gradients)
         before = (state.parameters, state.optimizer)
         (parameters, optimizer), finite = guarded(state.scaler, gradients, (parameters, optimizer), before)
-        scaler, updates_done = state.scaler, state.step
-        if state.scaler is not None:
-            scaler, updates_done = next_scale(state.scaler, finite), state.step - state.scaler.skipped
+        scaler = None if state.scaler is None else next_scale(state.scaler, finite)
         metrics = {
-            "loss": loss,
+            **losses,
             "tokens": tokens,
             "gradient_norm": told_norm(norm, state.scaler),
-            "learning_rate": jnp.asarray(self.schedule(updates_done), jnp.float32),
+            "learning_rate": used_rate(self.schedule, state.optimizer),
             **scale_metrics(scaler, state.scaler),
         }
         return TrainState(state.step + 1, parameters, optimizer, scaler, state.frozen), metrics
@@ -133,34 +131,40 @@ class CtrlTask:
 
     def _loss(
         self, parameters: Any, inputs: tuple[Batch, Array, Array], key: Key[Array, ""], frozen: Any
-    ) -> Float[Array, ""]:
-        """Weighted sum of -log p(label) in nats, or of what the recipe's distillation makes of it."""
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """What is minimised, and what to log: "loss", the weighted sum of -log p(label) in nats, as held out.
+
+        With a teacher another mixture is minimised, "distillation_loss" (see `ops.distilled_loss`).
+        """
         batch, labels, weights = inputs
         model = nnx.merge(self.graph, parameters)
         hidden = model.hidden(batch.tokens, batch.segments, batch.positions, key)
-        loss: Float[Array, ""]
         if self.teacher is None:
             loss = model.loss(hidden, labels, weights)
-        else:
-            teacher: Ctrl = nnx.merge(self.teacher_graph, frozen)
-            told = ops.Teacher(
-                teacher.hidden(batch.tokens, batch.segments, batch.positions),
-                teacher.embedding[...],
-                teacher.vocabulary_bias[...],
-            )
-            settings = self.recipe.distillation
-            loss = model.distilled_loss(hidden, labels, weights, told, settings.soft_weight, settings.soft_temperature)
-        return loss
+            return loss, {"loss": loss}
+        teacher: Ctrl = nnx.merge(self.teacher_graph, frozen)
+        told = ops.Teacher(
+            teacher.hidden(batch.tokens, batch.segments, batch.positions),
+            teacher.embedding[...],
+            teacher.vocabulary_bias[...],
+        )
+        settings = self.recipe.distillation
+        mixture, loss = model.distilled_loss(
+            hidden, labels, weights, told, settings.soft_weight, settings.soft_temperature
+        )
+        return mixture, {"loss": loss, "distillation_loss": mixture}
 
     def _accumulate(
         self, parameters: Any, inputs: tuple[Batch, Array, Array], key: Key[Array, ""], frozen: Any
-    ) -> tuple[Float[Array, ""], Any]:
-        """Loss and gradient summed over micro-batches, one in memory at a time."""
+    ) -> tuple[Metrics, Any]:
+        """Losses and gradient summed over micro-batches, one in memory at a time."""
 
-        def loss(parameters: Any, inputs: tuple[Batch, Array, Array], key: Key[Array, ""]) -> Float[Array, ""]:
-            return self._loss(parameters, inputs, key, frozen)
+        def differentiate(
+            parameters: Any, inputs: tuple[Batch, Array, Array], key: Key[Array, ""]
+        ) -> tuple[Metrics, Any]:
+            gradients, losses = jax.grad(self._loss, has_aux=True)(parameters, inputs, key, frozen)
+            return losses, gradients
 
-        differentiate = jax.value_and_grad(loss)
         parts = self.recipe.train.accumulate
         if parts == 1:
             return differentiate(parameters, inputs, key)
@@ -170,6 +174,7 @@ class CtrlTask:
 
         # Micro-batch a takes rows a, a + parts, ...: each keeps an equal share of every device's rows.
         split = jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), inputs)
-        zeros = (jnp.float32(0), jax.tree.map(jnp.zeros_like, parameters))
+        names = ("loss",) if self.teacher is None else ("loss", "distillation_loss")
+        zeros = (dict.fromkeys(names, jnp.float32(0)), jax.tree.map(jnp.zeros_like, parameters))
         sums, _ = lax.scan(add, zeros, (split, jax.random.split(key, parts)))
         return sums

@@ -3,7 +3,9 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float
 from optax.contrib import MuonDimensionNumbers, muon
 
 from hayakuchi.config import OptimizerConfig
@@ -31,6 +33,16 @@ def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
     # The first step already moves: (step + 1) / warmup of the peak.
     rise = optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1))
     return optax.join_schedules([rise, after], [warmup])
+
+
+def used_rate(schedule: optax.Schedule, state: optax.OptState) -> Float[Array, ""]:
+    """The learning rate of the update that an optimiser in this state makes next.
+
+    By the optimiser's own count of updates, which steps that float16 skips do not raise.
+    """
+    counts = optax.tree.get_all_with_path(state, "count")
+    count = next(count for path, count in counts if path[-1].tuple_name == "ScaleByScheduleState")
+    return jnp.asarray(schedule(count), jnp.float32)
 
 
 def decay_mask(parameters: Any) -> Any:

@@ -1,5 +1,9 @@
 """Arithmetic of the forward and backward pass. Parameters, optimiser, softmax, losses and sums are always float32.
 
+They are so on every device: products among them ask for `ops.HIGHEST`. Those inside Muon's update do not, which its
+authors compute in bfloat16. The products of the model in "float32" are what a device makes of them
+(`TrainConfig.precision`).
+
 "float16" needs a loss scale: its gradients would sink below the smallest number it has. The scale grows while
 gradients are finite and shrinks when one is not, whose update is then left out (arXiv 1710.03740, section 3.2).
 """

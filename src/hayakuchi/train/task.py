@@ -45,7 +45,8 @@ class Task(Protocol):
     def step(self, state: TrainState, batch: Any, key: Key[Array, ""]) -> tuple[TrainState, Metrics]:
         """One optimiser step. Pure; the same key serves the whole run, since the step number is folded in.
 
-        The metrics hold "loss" at least, and `unit` for throughput. Losses and gradient norms must stay finite.
+        The metrics hold "loss" at least, which is what `held_out_loss` gives of other data, and `unit` for throughput;
+        what is minimised may be more, and has a name of its own. Losses and gradient norms must stay finite.
         """
         ...
 

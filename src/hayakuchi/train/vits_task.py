@@ -23,6 +23,7 @@ from hayakuchi.models.vits.model import Vits, segments
 from hayakuchi.models.vits.spectral import linear_spectrogram, log_mel
 from hayakuchi.models.vits.subband_loss import subband_loss
 from hayakuchi.train.joined import LARGE, join, part
+from hayakuchi.train.optimizer import used_rate
 from hayakuchi.train.precision import (
     LossScale,
     compute_dtype,
@@ -127,11 +128,11 @@ class VitsTask:
         judged_loss, gradients = unscaled((judged_loss, gradients), state.scaler)
         discriminator_norm, judged_well = self._update("discriminators", gradients, parameters, optimizer, state.scaler)
 
-        (loss, losses), back = jax.value_and_grad(self._generator_loss, has_aux=True)(
+        (objective, losses), back = jax.value_and_grad(self._generator_loss, has_aux=True)(
             outputs, parameters["discriminators"], batch, heard, real, start, scale
         )
         [gradients] = pull_back(back)
-        loss, gradients = unscaled((loss, gradients), state.scaler)
+        objective, gradients = unscaled((objective, gradients), state.scaler)
         generator_norm, made_well = self._update("generator", gradients, parameters, optimizer, state.scaler)
         scaler = state.scaler
         if scaler is not None:
@@ -141,12 +142,13 @@ class VitsTask:
                 weight = 1 - self._average_decay(state.step)
                 parameters["average"] = optax.incremental_update(parameters["generator"], parameters["average"], weight)
         metrics = {
-            "loss": loss,
             **losses,
+            "generator_loss": objective,
             "discriminator_loss": judged_loss,
             "gradient_norm": generator_norm,
             "discriminator_gradient_norm": discriminator_norm,
-            "learning_rate": jnp.asarray(self.schedule(state.step), jnp.float32),
+            "learning_rate": used_rate(self.schedule, state.optimizer["generator"]),
+            "discriminator_learning_rate": used_rate(self.schedule, state.optimizer["discriminators"]),
             "frames": jnp.sum(batch.frame_lengths).astype(jnp.float32),
             **scale_metrics(scaler, state.scaler),
         }
@@ -160,7 +162,7 @@ class VitsTask:
         frames = jnp.sum(batch.frame_lengths).astype(jnp.float32)
         return {
             "frames": frames,
-            **{name: frames * value for name, value in (*parts.items(), ("loss", sum(parts.values())))},
+            **{name: frames * value for name, value in parts.items()},
         }
 
     def show(self, parameters: Any, batch: SpeechBatch) -> dict[str, Array]:
@@ -313,7 +315,8 @@ class VitsTask:
             **self._reconstruction_losses(outputs, batch, heard, start, real),
             **mean_by_rows(judged, discriminators, real, outputs.audio),
         }
-        return scale * jnp.sum(jnp.stack(list(parts.values()))), parts
+        objective = parts["loss"] + parts["feature_loss"] + parts["adversarial_loss"]
+        return scale * objective, parts
 
     @jax.named_scope("losses")
     def _reconstruction_losses(
@@ -324,6 +327,7 @@ class VitsTask:
         start: Int[Array, " B"],
         real: Float[Array, "B S"],
     ) -> Metrics:
+        """The losses that need no discriminators, and their sum, "loss": of a step as of what is held out."""
         audio = self.recipe.model.audio
         wanted = log_mel(segments(heard.spectrogram, start, self.recipe.model.segment_frames), audio)
         made = log_mel(linear_spectrogram(outputs.audio, audio), audio)
@@ -337,7 +341,7 @@ class VitsTask:
         }
         if outputs.subbands is not None:
             losses["subband_loss"] = subband_loss(real, outputs.subbands)
-        return losses
+        return {"loss": jnp.sum(jnp.stack(list(losses.values()))), **losses}
 
     def _update(
         self,

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
+from hayakuchi.models import ops
 from hayakuchi.models.convolutions import add_bias, convolution, leaky_relu, transposed_convolution
 from hayakuchi.models.module import Module
 from hayakuchi.models.remat import recomputed
@@ -48,7 +49,9 @@ class Trunk(Module):
         channels = config.upsample_channels
         self.enter = Convolution(EDGE_KERNEL, config.latent_channels, channels, source)
         speaker_channels = config.condition_channels
-        self.condition = Pointwise(speaker_channels, channels, source) if speaker_channels else None
+        self.condition = (
+            Pointwise(speaker_channels, channels, source, precision=ops.HIGHEST) if speaker_channels else None
+        )
         self.upsamples: Any = nnx.List()
         self.blocks: Any = nnx.List()
         for width in config.upsample_kernels:
@@ -103,7 +106,7 @@ class Decoder(Trunk):
 
     def __init__(self, config: VitsConfig, source: Source, dtype: Any, remat: Remat = "none") -> None:
         super().__init__(config, source, dtype, remat)
-        self.leave = Convolution(EDGE_KERNEL, self.channels, 1, source, biased=False)
+        self.leave = Convolution(EDGE_KERNEL, self.channels, 1, source, biased=False, precision=ops.HIGHEST)
 
     def __call__(
         self,

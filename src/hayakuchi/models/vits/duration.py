@@ -1,10 +1,11 @@
 """Duration predictors (arXiv 2106.06103, section 2.2.2 and appendices A and B): flow-based, and deterministic.
 
-Both are small and full of exponentials and logarithms, so they compute in float32 whatever the model's precision.
-Neither sends gradients into the text encoder or the speaker embedding, as published.
+Both are small and full of exponentials and logarithms, so they compute in true float32 on every device,
+whatever the model's precision. Neither sends gradients into the text encoder or the speaker embedding, as published.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -34,6 +35,9 @@ _LOG_2PI = math.log(2 * math.pi)
 _LEAST_DURATION = 1e-5
 _DETERMINISTIC_OFFSET = 1e-6
 
+_Pointwise = partial(Pointwise, precision=ops.HIGHEST)
+_Convolution = partial(Convolution, precision=ops.HIGHEST)
+
 
 class _SeparableLayer(Module):
     """Dilated depthwise convolution and pointwise one, each with LayerNorm and GELU, around a residual."""
@@ -42,7 +46,7 @@ class _SeparableLayer(Module):
         self.depthwise = nnx.Param(source.uniform((width, channels), width))
         self.depthwise_bias = nnx.Param(source.uniform((channels,), width))
         self.depthwise_norm = ChannelNorm(channels)
-        self.pointwise = Pointwise(channels, channels, source)
+        self.pointwise = _Pointwise(channels, channels, source)
         self.pointwise_norm = ChannelNorm(channels)
 
     def __call__(
@@ -93,9 +97,9 @@ class _SplineFlow(Module):
     """Moves the second of two channels by splines that the first and the condition choose."""
 
     def __init__(self, channels: int, width: int, source: Source) -> None:
-        self.enter = Pointwise(1, channels, source)
+        self.enter = _Pointwise(1, channels, source)
         self.stack = SeparableStack(channels, width, 0.0, source)
-        self.leave = Pointwise(channels, 3 * _BINS - 1, source, zero=True)
+        self.leave = _Pointwise(channels, 3 * _BINS - 1, source, zero=True)
         self.scale = 1 / math.sqrt(channels)
 
     def spline(
@@ -153,16 +157,16 @@ class StochasticDurations(Module):
 
     def __init__(self, config: VitsConfig, source: Source) -> None:
         channels, width, rate = config.hidden_channels, config.text_kernel, config.duration_dropout
-        self.enter = Pointwise(channels, channels, source)
+        self.enter = _Pointwise(channels, channels, source)
         self.stack = SeparableStack(channels, width, rate, source)
-        self.leave = Pointwise(channels, channels, source)
+        self.leave = _Pointwise(channels, channels, source)
         self.flows = SplineFlows(channels, width, source)
-        self.posterior_enter = Pointwise(1, channels, source)
+        self.posterior_enter = _Pointwise(1, channels, source)
         self.posterior_stack = SeparableStack(channels, width, rate, source)
-        self.posterior_leave = Pointwise(channels, channels, source)
+        self.posterior_leave = _Pointwise(channels, channels, source)
         self.posterior_flows = SplineFlows(channels, width, source)
         speaker_channels = config.condition_channels
-        self.condition = Pointwise(speaker_channels, channels, source) if speaker_channels else None
+        self.condition = _Pointwise(speaker_channels, channels, source) if speaker_channels else None
 
     def loss(
         self,
@@ -225,13 +229,13 @@ class DeterministicDurations(Module):
 
     def __init__(self, config: VitsConfig, source: Source) -> None:
         channels, inner, width = config.hidden_channels, config.duration_channels, config.text_kernel
-        self.first = Convolution(width, channels, inner, source)
+        self.first = _Convolution(width, channels, inner, source)
         self.first_norm = ChannelNorm(inner)
-        self.second = Convolution(width, inner, inner, source)
+        self.second = _Convolution(width, inner, inner, source)
         self.second_norm = ChannelNorm(inner)
-        self.leave = Pointwise(inner, 1, source)
+        self.leave = _Pointwise(inner, 1, source)
         speaker_channels = config.condition_channels
-        self.condition = Pointwise(speaker_channels, channels, source) if speaker_channels else None
+        self.condition = _Pointwise(speaker_channels, channels, source) if speaker_channels else None
         self.rate = config.duration_dropout
 
     def loss(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
+from hayakuchi.models import ops
 from hayakuchi.models.module import Module
 from hayakuchi.models.vits.layers import Pointwise, masked, scan_stack
 from hayakuchi.models.vits.starts import Source, stacked
@@ -26,7 +27,7 @@ class _Coupling(Module):
         self.wavenet = WaveNet(
             channels, config.wavenet_kernel, config.flow_layers, config.condition_channels, source, remat
         )
-        self.leave = Pointwise(channels, half, source, zero=True)
+        self.leave = Pointwise(channels, half, source, zero=True, precision=ops.HIGHEST)
 
     def shift(
         self, first: Float[Array, "B T D"], mask: Bool[Array, "B T"], speaker: Float[Array, "B G"] | None, dtype: Any

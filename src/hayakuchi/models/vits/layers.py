@@ -30,8 +30,10 @@ class Pointwise(Module):
         *,
         glorot: bool = False,
         zero: bool = False,
+        precision: lax.Precision | None = None,
     ) -> None:
         """With `glorot` the kernel starts as Glorot's uniform, with `zero` kernel and bias start at 0."""
+        self.precision = precision
         if zero:
             self.kernel = nnx.Param(jnp.zeros((inputs, outputs), jnp.float32))
             self.bias = nnx.Param(jnp.zeros((outputs,), jnp.float32))
@@ -40,19 +42,29 @@ class Pointwise(Module):
         self.bias = nnx.Param(source.uniform((outputs,), inputs))
 
     def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
-        y = ops.dense(x.reshape(-1, x.shape[-1]), self.kernel[...], self.bias[...])
+        y = ops.dense(x.reshape(-1, x.shape[-1]), self.kernel[...], self.bias[...], self.precision)
         return y.reshape(*x.shape[:-1], -1)
 
 
 class Convolution(Module):
     """Convolution that keeps the length: kernel [W, I, O], bias [O] or none."""
 
-    def __init__(self, width: int, inputs: int, outputs: int, source: Source, *, biased: bool = True) -> None:
+    def __init__(
+        self,
+        width: int,
+        inputs: int,
+        outputs: int,
+        source: Source,
+        *,
+        biased: bool = True,
+        precision: lax.Precision | None = None,
+    ) -> None:
+        self.precision = precision
         self.kernel = nnx.Param(source.uniform((width, inputs, outputs), width * inputs))
         self.bias = nnx.Param(source.uniform((outputs,), width * inputs)) if biased else None
 
     def __call__(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
-        y = convolution_in_scan(x, self.kernel[...])
+        y = convolution_in_scan(x, self.kernel[...], self.precision)
         return y if self.bias is None else add_bias(y, self.bias[...])
 
 

@@ -82,7 +82,7 @@ def _mean_differences_forward(features: tuple[Array, ...]) -> tuple[Array, tuple
     halves = [lax.split(feature, (len(feature) // 2,) * 2) for feature in features]
     differences = tuple(fake - real for real, fake in halves)
     sums = jnp.stack([jnp.sum(jnp.abs(difference), dtype=jnp.float32) for difference in differences])
-    return jnp.dot(sums, _shares(differences)), differences
+    return jnp.sum(sums * _shares(differences)), differences
 
 
 def _mean_differences_backward(differences: tuple[Array, ...], grad: Array) -> tuple[tuple[Array, ...]]:

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from hayakuchi.config import Remat
 from hayakuchi.config.vits import VitsConfig
+from hayakuchi.models import ops
 from hayakuchi.models.module import Module
 from hayakuchi.models.vits.layers import Pointwise, masked
 from hayakuchi.models.vits.starts import Source
@@ -30,7 +31,7 @@ class PosteriorEncoder(Module):
         self.wavenet = WaveNet(
             channels, config.wavenet_kernel, config.posterior_layers, config.condition_channels, source, remat
         )
-        self.projection = Pointwise(channels, 2 * config.latent_channels, source)
+        self.projection = Pointwise(channels, 2 * config.latent_channels, source, precision=ops.HIGHEST)
         self.dtype = dtype
 
     def __call__(

@@ -45,14 +45,14 @@ class RelativeAttention(Module):
         keys = product(self.key(x)).reshape(shape)
         values = product(self.value(x)).reshape(shape)
         # The products with the few offsets are float32: they are small, and XLA:CPU lacks one of them in bf16.
-        offsets = jnp.einsum("blhk,rk->bhlr", query.astype(jnp.float32), self.relative_keys[...])
+        offsets = jnp.einsum("blhk,rk->bhlr", query.astype(jnp.float32), self.relative_keys[...], precision=ops.HIGHEST)
         scores = jnp.einsum("blhk,bmhk->bhlm", query, keys, preferred_element_type=jnp.float32)
         scores = jnp.where(mask[:, None, None], scores + spread_offsets(offsets), _MASKED)
         weights = ops.dropout(jax.nn.softmax(scores, axis=-1), self.dropout, key)
         relative_values = self.relative_values[...]
         offsets = gather_offsets(weights, len(relative_values))
         mixed = jnp.einsum("bhlm,bmhk->blhk", weights.astype(x.dtype), values, preferred_element_type=jnp.float32)
-        mixed = mixed + jnp.einsum("bhlr,rk->blhk", offsets, relative_values)
+        mixed = mixed + jnp.einsum("bhlr,rk->blhk", offsets, relative_values, precision=ops.HIGHEST)
         return self.output(mixed.astype(x.dtype).reshape(x.shape))
 
 
@@ -107,7 +107,7 @@ class TextEncoder(Module):
         channels = config.hidden_channels
         self.embedding = nnx.Param(source.normal((config.vocabulary_size, channels), 1 / math.sqrt(channels)))
         self.layers = stacked(lambda: _Layer(config, source), config.text_layers)
-        self.projection = Pointwise(channels, 2 * config.latent_channels, source)
+        self.projection = Pointwise(channels, 2 * config.latent_channels, source, precision=ops.HIGHEST)
         self.count = config.text_layers
         self.dtype = dtype
         self.remat: Remat = remat

@@ -37,12 +37,12 @@ class WaveNet(Module):
     def __call__(
         self, x: Float[Array, "B T C"], mask: Bool[Array, "B T"], speaker: Float[Array, "B G"] | None
     ) -> Float[Array, "B T C"]:
-        """Sum of the layers' skips in float32. The products are computed in `x.dtype`."""
+        """Sum of the layers' skips in float32. The products of the layers are computed in `x.dtype`."""
         batch, length, channels = x.shape
         dtype = x.dtype
         shift = jnp.zeros((self.layers, 1, 1, 2 * channels), jnp.float32)
         if self.condition is not None and speaker is not None:
-            shift = ops.dense(speaker, self.condition.kernel(), self.condition.bias[...])
+            shift = ops.dense(speaker, self.condition.kernel(), self.condition.bias[...], ops.HIGHEST)
             shift = shift.reshape(batch, self.layers, 1, 2 * channels).swapaxes(0, 1)
         no_residual = jnp.zeros((channels, channels), jnp.float32)
         last_kernel = lax.concatenate([no_residual, self.last.kernel()], 1)
