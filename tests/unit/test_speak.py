@@ -4,6 +4,8 @@ import dataclasses
 import io
 import itertools
 import json
+import subprocess
+import sys
 import wave
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from hayakuchi import cli
 from hayakuchi.config import CtrlRecipe, to_json
 from hayakuchi.errors import UserError
 from hayakuchi.infer.speak import cut_symbols, speak
-from hayakuchi.infer.synthesis import SpeakOptions, Utterance, bucket, synthesize
+from hayakuchi.infer.speak_options import SpeakOptions
+from hayakuchi.infer.synthesis import Utterance, bucket, synthesize
 from hayakuchi.infer.voice import load_voice
 from hayakuchi.speech.frontend import make_front_end
 from hayakuchi.speech.symbols import INVENTORY, with_blanks
@@ -517,3 +520,15 @@ def test_wrong_inputs_are_one_line_and_exit_2(folder, tmp_path, capsys, words, t
     assert len(captured.err.splitlines()) == 1
     assert told in captured.err
     assert not (tmp_path / "out.wav").exists()
+
+
+@pytest.mark.parametrize("words", [["--speed", "0"], ["--out", "x.mp3"], []], ids=["speed", "out", "run"])
+def test_bad_arguments_are_refused_before_jax_is_loaded(tmp_path, words):
+    program = (
+        "import sys; from hayakuchi import cli; code = cli.main(sys.argv[1:]); assert 'jax' not in sys.modules; "
+        "sys.exit(code)"
+    )
+    line = [sys.executable, "-c", program, "speak", "nowhere", "はい", "--out", "x.wav", *words]
+    found = subprocess.run(line, capture_output=True, text=True, encoding="utf-8", cwd=tmp_path, check=False)
+    assert found.returncode == 2, found.stderr
+    assert len(found.stderr.splitlines()) == 1

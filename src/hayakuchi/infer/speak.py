@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hayakuchi.errors import UserError
-from hayakuchi.infer.synthesis import MAX_SYMBOLS, SpeakOptions, Utterance, synthesize
+from hayakuchi.infer.speak_options import SpeakOptions
+from hayakuchi.infer.synthesis import MAX_SYMBOLS, Utterance, synthesize
 from hayakuchi.infer.voice import VoiceRun
 from hayakuchi.speech.frontend import FrontEnd, Unread
 from hayakuchi.speech.sentences import split_sentences
