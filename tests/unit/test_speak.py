@@ -532,3 +532,21 @@ def test_bad_arguments_are_refused_before_jax_is_loaded(tmp_path, words):
     found = subprocess.run(line, capture_output=True, text=True, encoding="utf-8", cwd=tmp_path, check=False)
     assert found.returncode == 2, found.stderr
     assert len(found.stderr.splitlines()) == 1
+
+
+def test_s32_a_pipe_has_the_header_of_streams_and_every_sample(tmp_path):
+    """S32: nothing can be corrected in a pipe, so the header leaves the lengths open, and readers go on to its end."""
+    program = (
+        "import numpy as np; from hayakuchi.speech.wav_stream import STDOUT, stream_wav; "
+        "stream_wav(STDOUT, (np.full(30_001, value) for value in (0.25, -0.5)), 8_000)"
+    )
+    piped = tmp_path / "x.wav"
+    with piped.open("wb") as file, subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as writer:
+        subprocess.run(["cat"], stdin=writer.stdout, stdout=file, check=True)
+    assert writer.returncode == 0
+    assert piped.stat().st_size == 44 + 2 * 60_002
+    audio, rate = soundfile.read(piped)
+    assert (len(audio), rate) == (60_002, 8_000)
+    assert (audio[0], audio[-1]) == (0.25, -0.5)
+    with wave.open(str(piped)) as file:
+        assert len(file.readframes(file.getnframes())) == 2 * 60_002
