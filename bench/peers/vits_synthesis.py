@@ -40,7 +40,8 @@ def ours(decoder: str, recipe: str) -> tuple[turns.Work, dict[str, Any]]:
 
     from hayakuchi.config.vits import VitsConfig, VitsRecipe
     from hayakuchi.data.speech_shards import SpeechInfo
-    from hayakuchi.infer.synthesis import SpeakOptions, Utterance, synthesize
+    from hayakuchi.infer.speak_options import SpeakOptions
+    from hayakuchi.infer.synthesis import Utterance, synthesize
     from hayakuchi.infer.voice import VoiceRun
     from hayakuchi.models.vits.model import Vits
     from hayakuchi.recipes import find_recipe

@@ -415,14 +415,19 @@ def speak(
     """
     if out == json == Path("-"):
         raise UserError("--out and --json are both -: standard output takes one of them")
-    set_up_jax()
-    from hayakuchi.infer.synthesis import SpeakOptions
-    from hayakuchi.infer.to_wav import check_out, speak_to_wav
-    from hayakuchi.infer.voice import load_voice
+    from hayakuchi.infer.speak_options import SpeakOptions, check_out
 
     options = SpeakOptions(speed, noise, duration_noise, seed, silence)
     check_out(out)
     said = _argument_or_stdin(text)
+    if not said.strip():
+        raise UserError("TEXT is empty: give something to say")
+    if not (run / RECIPE_FILE).is_file():
+        raise UserError(f"{run}: not a run directory (no {RECIPE_FILE}); make one with `hayakuchi train`")
+    set_up_jax()
+    from hayakuchi.infer.to_wav import speak_to_wav
+    from hayakuchi.infer.voice import load_voice
+
     result = speak_to_wav(load_voice(run, precision), said, out, speaker, options, user_dictionary=user_dictionary)
     told = f"{out}: {result['seconds']:.2f} s, speaker {result['speaker']}"
     _finish(json, result, told, sys.stderr if _to_stdout(out) else None)
@@ -456,11 +461,13 @@ def convert(
     """
     if out == json == Path("-"):
         raise UserError("--out and --json are both -: standard output takes one of them")
-    set_up_jax()
-    from hayakuchi.infer.to_wav import check_out, convert_to_wav
-    from hayakuchi.infer.voice import load_voice
+    from hayakuchi.infer.speak_options import check_out
 
     check_out(out)
+    set_up_jax()
+    from hayakuchi.infer.to_wav import convert_to_wav
+    from hayakuchi.infer.voice import load_voice
+
     result = convert_to_wav(load_voice(run, precision), recording, out, source, target, seed=seed)
     told = f"{out}: {result['seconds']:.2f} s, {result['from']} as {result['to']}"
     _finish(json, result, told, sys.stderr if _to_stdout(out) else None)

@@ -176,10 +176,12 @@ def _beginning(text: str) -> str:
     """The first sentences of a text, about as much as one reads in twenty seconds."""
     chosen: list[str] = []
     for sentence in split_sentences(text):
+        if not any(map(str.isalpha, sentence)):  # a model trained for minutes may write signs alone
+            continue
         if chosen and len("".join(chosen)) + len(sentence) > _SPOKEN_CHARACTERS:
             break
         chosen.append(sentence)
-    return "\n".join(chosen)
+    return "\n".join(chosen) or "こんにちは。"
 
 
 def _step(number: int, text: str) -> None:

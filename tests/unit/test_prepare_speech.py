@@ -1,6 +1,8 @@
+import dataclasses
 import itertools
 import json
 import shutil
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -512,3 +514,27 @@ def test_the_command(tmp_path, capsys):
     shutil.rmtree(out)
     assert main(["prepare", "speech", str(out)]) == 2
     assert "--source is missing" in capsys.readouterr().err
+
+
+def test_speakers_of_nearly_the_same_name_are_joined_or_named(tmp_path, corpus):
+    names = ["Hanako", "hanako", "ＨＡＮＡＫＯ", "ガ", unicodedata.normalize("NFD", "ガ"), "太郎"]
+    found = [dataclasses.replace(clip, speaker=name) for clip, name in zip(corpus, names, strict=False)]
+    report = prepare(tmp_path / "out", found, heldout_fraction=0)
+    assert SpeechInfo.load(tmp_path / "out" / "dataset.json").speakers == (
+        "Hanako",
+        "hanako",
+        "ガ",
+        "太郎",
+        "ＨＡＮＡＫＯ",
+    )
+    assert report["alike_speakers"] == [["Hanako", "hanako", "ＨＡＮＡＫＯ"]]
+    assert "kept apart: Hanako, hanako, ＨＡＮＡＫＯ" in summary(report)
+
+
+def test_transcripts_in_another_language_are_kept_and_named(tmp_path, corpus):
+    texts = ["今天天气很好。", "How do you do?", SENTENCES[0]]
+    found = [dataclasses.replace(clip, text=text) for clip, text in zip(corpus, texts, strict=False)]
+    report = prepare(tmp_path / "out", found)
+    named = {clip["name"]: clip["reason"] for clip in report["warnings"]["clips"]}
+    assert named == {"a00": "perhaps Chinese", "a01": "perhaps English"}
+    assert "kept, perhaps Chinese: 1" in summary(report)

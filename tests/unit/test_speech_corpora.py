@@ -1,6 +1,7 @@
 """Speech corpora: every clip paired with what is said in it, every defect named, nothing read from outside."""
 
 import shutil
+import unicodedata
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -207,6 +208,7 @@ def test_sound_files_by_name(tmp_path, sound):
         shutil.copy(sound, tmp_path / name)
     assert {clip: path.name for clip, path in sound_files(tmp_path).items()} == {
         "a": "a.wav",
+        "a.mp3": "a.mp3",
         "b": "b.FLAC",
         "c": "c.ogg",
     }
@@ -398,3 +400,108 @@ def test_one_line_says_what_is_wrong_with_a_source(spec, message):
 def test_lines_keep_their_tabs(tmp_path):
     (tmp_path / "x.tsv").write_bytes(b"\ta\t\r\n \r\nb")
     assert [(line.origin[-1], line.text) for line in text_lines(tmp_path / "x.tsv")] == [("1", "\ta\t"), ("3", "b")]
+
+
+# --- lists made on other systems ---
+
+
+def ljspeech_of(root: Path, listing: bytes, files: list[str]) -> list:
+    (root / "wavs").mkdir(parents=True)
+    for name in files:
+        (root / "wavs" / name).write_bytes(b"RIFF")
+    (root / "metadata.csv").write_bytes(listing)
+    return list(LjSpeechReader(root).recordings())
+
+
+LISTED = "声1|今日は良い天気です。|\n声2|メモを～取った。|\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp932", "euc_jp"])
+def test_lists_of_any_usual_encoding_are_read(tmp_path, encoding):
+    listing = LISTED if encoding != "euc_jp" else LISTED.replace("～", "〜")
+    found = ljspeech_of(tmp_path, listing.encode(encoding), ["声1.wav", "声2.wav"])
+    assert [clip.name for clip in recordings(found)] == ["声1", "声2"]
+    assert [clip.text.replace("～", "〜") for clip in recordings(found)] == ["今日は良い天気です。", "メモを〜取った。"]
+    assert not dropped(found)
+
+
+@pytest.mark.parametrize("data", [LISTED.encode("utf-16-le"), LISTED.encode("utf-16")[:-1]], ids=["no BOM", "cut"])
+def test_utf16_that_cannot_be_read_says_how_to_convert(tmp_path, data):
+    with pytest.raises(UserError, match=r"metadata\.csv.*UTF-16.*iconv"):
+        ljspeech_of(tmp_path, data, [])
+
+
+def test_a_damaged_line_of_utf8_is_dropped_alone(tmp_path):
+    data = LISTED.encode() + b"x\x82|\n"
+    found = ljspeech_of(tmp_path, data, ["声1.wav", "声2.wav"])
+    assert len(recordings(found)) == 2
+    assert list(dropped(found).values()) == ["not text"]
+
+
+def test_names_that_differ_by_case_or_composition_are_found(tmp_path):
+    decomposed = unicodedata.normalize("NFD", "ガ.wav")
+    found = ljspeech_of(tmp_path, "ガ|が。|\nup|上。|\nup.wav|また。|\n".encode(), [decomposed, "UP.WAV"])
+    assert [clip.text for clip in recordings(found)] == ["が。", "上。"]
+    assert list(dropped(found).values()) == ["listed twice"]
+
+
+def test_names_of_one_spelling_are_not_guessed_between(tmp_path):
+    found = ljspeech_of(tmp_path, "up|上。|\n".encode(), ["UP.wav", "Up.wav"])
+    assert sorted(dropped(found).values()) == ["no sound file", "no transcript", "no transcript"]
+
+
+def test_one_name_in_two_formats_is_two_files(tmp_path):
+    found = ljspeech_of(tmp_path / "lj", "a.ogg|一。|\na.mp3|二。|\na.ogg|三。|\n".encode(), ["a.ogg", "a.mp3"])
+    assert {clip.audio.name: clip.text for clip in recordings(found)} == {"a.ogg": "一。", "a.mp3": "二。"}
+    [again] = [item for item in found if isinstance(item, Dropped)]
+    assert again.reason == "listed twice"
+    assert "metadata.csv:1" in again.detail
+    [unused] = dropped(ljspeech_of(tmp_path / "other", "a|一。|\n".encode(), ["a.ogg", "a.mp3"])).items()
+    assert unused == ("a.mp3", "no transcript")
+
+
+def esd_of(root: Path, lines: list[str], files: list[str]) -> list:
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"RIFF")
+    (root / "esd.list").write_text("\n".join(lines), encoding="utf-8")
+    return list(EsdReader(root).recordings())
+
+
+def test_esd_lists_of_other_systems_find_their_files(tmp_path):
+    decomposed = unicodedata.normalize("NFD", "ガ")
+    found = esd_of(
+        tmp_path,
+        [
+            "a.mp3|花子|JP|一。",
+            "a.ogg|花子|JP|二。",
+            "ガ/ガ.wav|花子|JP|三。",
+            "up.wav|花子|JP|四。",
+            "C:\\Users\\me\\voice\\raw\\calm\\b.wav|花子|JP|五。",
+            "/home/someone/voice/raw/calm/c.wav|花子|JP|六。",
+            "up.WAV|花子|JP|七。",
+        ],
+        [
+            "raw/a.mp3",
+            "raw/a.ogg",
+            f"raw/{decomposed}/{decomposed}.wav",
+            "raw/UP.WAV",
+            "raw/calm/b.wav",
+            "raw/calm/c.wav",
+        ],
+    )
+    assert [clip.text for clip in recordings(found)] == ["一。", "二。", "三。", "四。", "五。", "六。"]
+    assert len({clip.name for clip in recordings(found)}) == 6
+    assert list(dropped(found).values()) == ["listed twice"]
+
+
+def test_s33_a_list_whose_paths_are_in_the_wrong_folder_is_named(tmp_path):
+    """S33."""
+    with pytest.raises(
+        UserError, match=r"esd\.list: none of its sound files.*line 1: raw2/a\.wav.*audio/a\.wav has that"
+    ):
+        esd_of(tmp_path, ["raw2/a.wav|花子|JP|一。"], ["audio/a.wav"])
+    found = esd_of(tmp_path, ["raw2/a.wav|花子|JP|一。", "b.wav|花子|JP|二。"], ["raw/b.wav"])
+    [lost] = [item for item in found if isinstance(item, Dropped)]
+    assert lost.reason == "no sound file"
+    assert "audio/a.wav" in lost.detail

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from hayakuchi.corpora.document import Dropped
 from hayakuchi.corpora.jsonl import whole_characters
 from hayakuchi.corpora.recording import Recording
-from hayakuchi.corpora.transcripts import sound_files, text_lines, transcript
+from hayakuchi.corpora.transcripts import SoundNames, sound_files, text_lines, transcript
 from hayakuchi.errors import UserError
 
 _LISTS = ("validated.tsv", "train.tsv", "dev.tsv", "test.tsv")
@@ -37,6 +37,7 @@ class CommonVoiceReader:
         if not lists:
             raise UserError(f"{root}: none of {', '.join(_LISTS)} in it; name the folder of a language")
         clips = sound_files(root / "clips")
+        names = SoundNames(clips)
         seen: set[str] = set()
         for path in lists:
             for row in _rows(path):
@@ -44,14 +45,16 @@ class CommonVoiceReader:
                     yield row
                     continue
                 origin, client, file, sentence = row
-                clip = PurePosixPath(file).stem
+                path_given = PurePosixPath(file)
+                found = names.find(path_given.name) or names.find(path_given.stem)
+                clip = found or path_given.stem
                 if clip in seen:  # every clip of the other lists stands in validated.tsv too
                     continue
                 seen.add(clip)
                 entry = transcript(origin, clip, sentence)
                 if isinstance(entry, Dropped):
                     yield entry
-                elif clip not in clips:
+                elif found is None:
                     yield Dropped(whole_characters(clip), "no sound file", f"it has a transcript: {origin}")
                 else:
                     yield Recording(clip, _speaker(client), entry.text, clips[clip])

@@ -13,6 +13,7 @@ import itertools
 import os
 import re
 import time
+import unicodedata
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,15 @@ from hayakuchi.corpora.recording import Recording, SpeechReader
 from hayakuchi.data.shards import SPLITS, Split
 from hayakuchi.data.speech_blocks import AudioSettings, BlockResult, BlockTask, ClipTask, blocks, build_block
 from hayakuchi.data.speech_files import Clip, DroppedClip, read_shard
-from hayakuchi.data.speech_report import UnreadWords, named, nothing_left, split_statistics, summary, symbol_statistics
+from hayakuchi.data.speech_report import (
+    UnreadWords,
+    alike_speakers,
+    named,
+    nothing_left,
+    split_statistics,
+    summary,
+    symbol_statistics,
+)
 from hayakuchi.data.speech_shards import (
     INFO_FILE,
     LEFT_OUT,
@@ -43,6 +52,7 @@ from hayakuchi.data.workers import WorkerPool, peak_memory_bytes
 from hayakuchi.errors import UserError, require
 from hayakuchi.owner import owned
 from hayakuchi.speech.frontend import Devoiced, FrontEnd, Reading, make_front_end
+from hayakuchi.speech.languages import other_language
 
 __all__ = ["SpeechOptions", "prepare_speech", "summary"]
 
@@ -205,6 +215,7 @@ class _Preparation:
             "warnings": named(self._warnings),
             "splits": split_statistics(info),
             "moved": self._moved,
+            "alike_speakers": alike_speakers(info.speakers),
             "unread": self._unread.to_dict(),
             "symbols": symbol_statistics(symbol_counts, info.inventory, train_clips),
             "front_end": info.front_end,
@@ -247,9 +258,9 @@ class _Preparation:
                     self._dropped.append(DroppedClip(name, *why))
                     continue
                 ids = self._front_end.inventory.encode(reading.utterance)
-                yield ClipTask(
-                    name, _printable(recording.speaker), recording.text, ids, recording.split, recording.audio
-                )
+                # A list of macOS may decompose what another one composes: ガ in two characters is the same speaker.
+                speaker = unicodedata.normalize("NFC", _printable(recording.speaker))
+                yield ClipTask(name, speaker, recording.text, ids, recording.split, recording.audio)
 
     def _unusable(self, reading: Reading) -> tuple[str, str] | None:
         """Why a transcript makes no clip whatever its sound: reason and detail."""
@@ -288,6 +299,8 @@ class _Preparation:
                 if not self._keeps(clip, usual_db):
                     letters += LEFT_OUT
                     continue
+                if language := other_language(clip.text):
+                    self._warnings.append(DroppedClip(clip.name, f"perhaps {language}", clip.text[:40]))
                 sentence = sentence_hash(clip.text)
                 split: Split = sentences.side(sentence)
                 self._moved[split] += split != sentences.alone(sentence, clip.split)

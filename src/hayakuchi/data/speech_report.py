@@ -1,7 +1,8 @@
 """What `prepare speech` says it did: `report.json`."""
 
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -76,6 +77,14 @@ def split_statistics(info: SpeechInfo) -> dict[str, Any]:
     }
 
 
+def alike_speakers(speakers: Sequence[str]) -> list[list[str]]:
+    """Groups of speakers whose names differ only in upper and lower case or in half and full width."""
+    groups: dict[str, list[str]] = {}
+    for name in speakers:
+        groups.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
+
+
 def named(clips: Iterable[DroppedClip]) -> dict[str, Any]:
     """Clips by reason: how many, and every one of them."""
     listed = list(clips)
@@ -107,6 +116,11 @@ def summary(report: dict[str, Any]) -> str:
         f"  moved to {split}, where another corpus has the sentence: {count:,} clips"
         for split, count in report["moved"].items()
         if count
+    ]
+    lines += [
+        f"speakers whose names differ only in case or width, kept apart: {', '.join(names)}; "
+        "if they are one speaker, give the lists one name"
+        for names in report["alike_speakers"]
     ]
     if report["unread"]["words"]:
         words = ", ".join(word["text"] for word in report["unread"]["top"][:5])

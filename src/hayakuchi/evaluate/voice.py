@@ -26,11 +26,11 @@ from hayakuchi.evaluate.voice_measures import (
     load_world,
     speaker_features,
 )
+from hayakuchi.infer.speak_options import SpeakOptions
 from hayakuchi.infer.synthesis import (
     FRAME_STEPS,
     LEAST_FRAMES,
     MAX_SYMBOLS,
-    SpeakOptions,
     Utterance,
     bucket,
     finite,

@@ -4,13 +4,14 @@ The work on the device is in `synthesis`.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
 
 from hayakuchi.errors import UserError
-from hayakuchi.infer.synthesis import MAX_SYMBOLS, SpeakOptions, Utterance, synthesize
+from hayakuchi.infer.speak_options import SpeakOptions
+from hayakuchi.infer.synthesis import MAX_SYMBOLS, Utterance, synthesize
 from hayakuchi.infer.voice import VoiceRun
 from hayakuchi.speech.frontend import FrontEnd, Unread
 from hayakuchi.speech.sentences import split_sentences
@@ -19,15 +20,13 @@ from hayakuchi.speech.symbols import END, PAUSE, PHRASE, START
 
 # Sentences that the front end reads at once: it reads in parallel, and far faster than anyone listens.
 _READ_AHEAD = 16
-# What a text of signs alone sounds like.
-_NOTHING_SECONDS = 0.25
 
 
 class Spoken(NamedTuple):
     """A stretch of speech.
 
     Attributes:
-      text: the sentence; "" for the rest of one too long for one go, and for the silence of a text of signs.
+      text: the sentence; "" for the rest of one too long for one go.
       audio: float32 [S] in [-1, 1], with the silence before it; empty for a sentence without anything to say.
       unread: what of the sentence was not, or not surely, read.
     """
@@ -50,14 +49,14 @@ def speak(
 
     Args:
       run: the voice.
-      text: of any length. Where it holds nothing but signs, a short silence comes.
+      text: of any length. A sentence of signs alone, such as …, adds nothing but the pause between its neighbours.
       speaker: name or index; "" is the first.
       options: see `SpeakOptions`.
       front_end: what reads the text; None for the voice's own.
       batch: sentences computed at once after the first. The speech does not depend on it, but for rounding.
 
     Raises:
-      UserError: at the call, not at the first sentence: an unknown speaker, or a text without any character.
+      UserError: at the call, not at the first sentence: an unknown speaker, or a text with nothing to say.
       MissingExtraError: the voice's front end is not installed.
     """
     speaker_id = run.speaker_id(speaker)
@@ -66,7 +65,14 @@ def speak(
     if not sentences:
         raise UserError("TEXT is empty: give something to say")
     pieces = _pieces(front_end or run.front_end(), sentences)
-    return _spoken(run, pieces, speaker_id, options or SpeakOptions(), batch)
+    silent: list[_Piece] = []
+    for piece in pieces:
+        silent.append(piece)
+        if piece.ids:
+            break
+    else:
+        raise UserError(f"TEXT has nothing to say: no word of {text.strip()[:20]!r} can be read; give words")
+    return _spoken(run, chain(silent, pieces), speaker_id, options or SpeakOptions(), batch)
 
 
 class _Piece(NamedTuple):
@@ -122,8 +128,6 @@ def _spoken(
                 audio = np.concatenate([pause if said else nothing, next(waveforms)])
                 said += 1
             yield Spoken(piece.text, audio, piece.unread)
-    if not said:
-        yield Spoken("", _silence(run, _NOTHING_SECONDS), [])
 
 
 def _groups(pieces: Iterator[_Piece], batch: int) -> Iterator[list[_Piece]]:

@@ -8,7 +8,6 @@ knows one length only.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +15,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from hayakuchi.errors import UserError, require
+from hayakuchi.errors import UserError
+from hayakuchi.infer.speak_options import SpeakOptions
 from hayakuchi.infer.voice import VoiceRun
 from hayakuchi.models.vits.model import Plan, Speech
 from hayakuchi.speech.symbols import with_blanks
@@ -26,32 +26,6 @@ MAX_SYMBOLS = 511
 MAX_FRAMES = 16_384
 _LEAST_SYMBOLS = 64
 LEAST_FRAMES, FRAME_STEPS = 128, 4
-
-
-@dataclass(frozen=True)
-class SpeakOptions:
-    """How to speak.
-
-    Attributes:
-      speed: 2 is twice as fast, 0.5 half as fast.
-      noise: scale of the noise of the voice.
-      duration_noise: scale of the noise of the durations. With both at 0 the speech has no randomness.
-      seed: the same seed gives the same speech.
-      silence: seconds between sentences.
-    """
-
-    speed: float = 1.0
-    noise: float = 0.667
-    duration_noise: float = 0.8
-    seed: int = 0
-    silence: float = 0.25
-
-    def __post_init__(self) -> None:
-        require(0.1 <= self.speed <= 10, "speed", self.speed, "must be 0.1 to 10; 1 is as trained")
-        for name in ("noise", "duration_noise"):
-            require(0 <= getattr(self, name) <= 10, name, getattr(self, name), "must be 0 to 10")
-        require(0 <= self.seed < 2**32, "seed", self.seed, "must be 0 to 2**32 - 1")
-        require(0 <= self.silence <= 60, "silence", self.silence, "must be 0 to 60 seconds")
 
 
 class Utterance(NamedTuple):

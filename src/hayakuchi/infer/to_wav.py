@@ -12,11 +12,11 @@ from hayakuchi import progress
 from hayakuchi.errors import UserError
 from hayakuchi.infer.convert import convert
 from hayakuchi.infer.speak import speak
-from hayakuchi.infer.synthesis import SpeakOptions
+from hayakuchi.infer.speak_options import SpeakOptions
 from hayakuchi.infer.voice import VoiceRun
 from hayakuchi.speech.audio import read_audio
 from hayakuchi.speech.frontend import Unread
-from hayakuchi.speech.wav_stream import STDOUT, stream_wav
+from hayakuchi.speech.wav_stream import stream_wav
 
 logger = logging.getLogger(__name__)
 
@@ -24,14 +24,6 @@ logger = logging.getLogger(__name__)
 _ACCELERATOR_BATCH = 8
 _LONGEST_RECORDING_SECONDS = 7_200.0
 _UNREAD_SHOWN = 5
-
-
-def check_out(out: Path) -> None:
-    """Raises UserError unless `out` can be a WAV file: to be called before anything slow is done."""
-    if out != STDOUT and out.suffix.lower() != ".wav":
-        raise UserError(f"--out {out}: must end with .wav, the one format that is written; - is standard output")
-    if out.is_dir():
-        raise UserError(f"--out {out}: is a directory; name a file")
 
 
 def speak_to_wav(

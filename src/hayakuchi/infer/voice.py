@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import logging
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +60,9 @@ class VoiceRun:
             return 0
         if speaker in names:
             return names.index(speaker)
+        composed = [unicodedata.normalize("NFC", name) for name in names]
+        if (same := unicodedata.normalize("NFC", speaker)) in composed:
+            return composed.index(same)
         if speaker.isascii() and speaker.isdecimal() and len(speaker) < 10 and int(speaker) < len(names):
             return int(speaker)
         close = difflib.get_close_matches(speaker, names, 1)
