@@ -52,6 +52,8 @@ def reported(front_end, text):
         ("10:30", "^ j u ] u j i # s a [ N j u ] cl p u N $"),
         ("クァルテット", "^ k w a ] r u t e cl t o $"),
         ("①", "^ i [ ch i $"),
+        ("――は", "^ w a $"),  # S18
+        ("・・・ね", "^ n e $"),
     ],
 )
 def test_symbols(front_end, text, symbols):
