@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO, TypeVar
 
@@ -30,6 +31,7 @@ from hayakuchi.config import (
 )
 from hayakuchi.config.recipe import RECIPE_FILE, Recipe, read_recipe
 from hayakuchi.config.vits import VitsConfig, VitsOptimizerConfig, VitsRecipe
+from hayakuchi.directories import check_output
 from hayakuchi.errors import UserError
 from hayakuchi.recipes import RECIPES, find_recipe
 from hayakuchi.runtime import set_up_jax, set_up_logging
@@ -860,6 +862,7 @@ def _train_command(words: Sequence[str]) -> Callable[[], None]:
         default=default,
         config=(OmitArgPrefixes,),
     )
+    _check_outputs({"recipe": name, "data": arguments.data, "json": arguments.json})
     return functools.partial(train, recipe, arguments)
 
 
@@ -873,9 +876,25 @@ def _deferred(verb: Callable[..., None]) -> Callable[..., Callable[[], None]]:
 
     @functools.wraps(verb)
     def bind(*arguments: Any, **named: Any) -> Callable[[], None]:
+        given = signature(verb).bind(*arguments, **named).arguments
+        # OUT of `prepare` and `export` is positional: it must be new, which these check themselves.
+        _check_outputs({name: value for name, value in given.items() if name != "out" or name in named})
         return functools.partial(verb, *arguments, **named)
 
     return bind
+
+
+def _check_outputs(given: dict[str, Any]) -> None:
+    """Refuses an --out or --json that would overwrite a run, a data set or an input; before anything slow is done."""
+    inputs = [value for name, value in given.items() if isinstance(value, Path) and name not in ("out", "json")]
+    inputs += [Path(spec.partition(":")[2].split(",")[0]) for spec in given.get("source", ())]  # KIND:PATH,...
+    for name in ("recipe", "target"):  # a file, or FILE.py:FUNCTION
+        word = given.get(name, "")
+        inputs += [Path(word), Path(word.rpartition(":")[0])]
+    for name in ("out", "json"):
+        target = given.get(name)
+        if target is not None and target != Path("-"):
+            check_output(f"--{name}", target, inputs)
 
 
 def _parse(target: Callable[..., ResultT], prog: str, words: Sequence[str], **options: Any) -> ResultT:
@@ -901,6 +920,7 @@ def _finish(target: Path | None, result: dict[str, Any], text: str, file: TextIO
         return
     print(text, file=file, flush=True)
     if target is not None:
+        check_output("--json", target)  # again: what the command itself made is there now
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(encoded + "\n", encoding="utf-8", errors="replace")

@@ -1,7 +1,7 @@
-"""Result directories that are either whole or not there."""
+"""Where results go: directories that are either whole or not there, and outputs that overwrite nothing of value."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,3 +57,46 @@ def _check_free(out: Path) -> None:
         raise UserError(f"{out}: a symbolic link; name the directory itself")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out}: exists and is not an empty directory; choose another one or delete it")
+
+
+# What makes a directory a run or a data set, and the parts of each: the names are those of ARCHITECTURE.md.
+_DATASET_FILE, _SPEECH_MARK, _RECIPE_FILE, _CHECKPOINTS = "dataset.json", "prepare-speech", "recipe.json", "checkpoints"
+_RUN_PARTS = {
+    _RECIPE_FILE, _DATASET_FILE, _CHECKPOINTS, "tokenizer.model", "metrics.jsonl", "tensorboard", "samples", "teacher",
+    "nonfinite", "profile",
+}  # fmt: skip
+_DATASET_PARTS = {_DATASET_FILE, _SPEECH_MARK, "report.json", "tokenizer.model", "train", "heldout", "shards"}
+
+
+def check_output(option: str, path: Path, inputs: Iterable[Path] = ()) -> None:
+    """Makes sure that writing a report or a file destroys nothing that took work to make.
+
+    Args:
+      option: name of the option that gave `path`, for the message.
+      path: file or folder to write; it may exist, as reports are written again.
+      inputs: files and folders that the same command reads.
+
+    Raises:
+      UserError: `path` is a run or a data set, belongs to one, or is an input; or it is a folder with an input in JSON,
+        which a report of the same name would replace.
+    """
+    place = path.resolve()
+    for folder in (place, *place.parents):
+        kind, parts = _kind(folder)
+        if kind and (folder == place or place.relative_to(folder).parts[0] in parts):
+            raise UserError(f"{option} {path}: would overwrite files of the {kind} {folder}; choose another place")
+    for given in inputs:
+        source = given.resolve()
+        beside = source.suffix == ".json" and source.parent == place
+        if source.is_file() and (source == place or beside or (place.exists() and place.samefile(source))):
+            raise UserError(f"{option} {path}: would overwrite {given}, which this command reads; choose another place")
+
+
+def _kind(folder: Path) -> tuple[str, set[str]]:
+    """What a folder is ("run", "data set" or ""), and the names that belong to it."""
+    has_dataset = (folder / _DATASET_FILE).exists()
+    if (folder / _CHECKPOINTS).is_dir() or (has_dataset and (folder / _RECIPE_FILE).exists()):
+        return "run", _RUN_PARTS
+    if has_dataset or (folder / _SPEECH_MARK).exists():
+        return "data set", _DATASET_PARTS
+    return "", set()

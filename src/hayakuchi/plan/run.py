@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hayakuchi.config.recipe import Recipe
+from hayakuchi.directories import check_output
 from hayakuchi.errors import UserError
 from hayakuchi.plan.devices import Devices, find_devices
 from hayakuchi.plan.plan import make_plan, with_settings
@@ -104,6 +105,8 @@ def _search(recipe: Recipe, devices: Devices, options: PlanOptions) -> tuple[dic
             raise UserError(f"--{name}: the search finds it; leave it out, or leave out --budget and --usd")
     if options.usd is not None and not options.usd > 0:
         raise UserError(f"--usd {options.usd} must be above 0")
+    out = options.out or Path(f"{recipe.name}-{devices.name}-plan")
+    check_output("--out", out)
     sized, tokens = _sized(recipe, options.data)
     assert sized.task == "ctrl"
     budget = Budget(
@@ -121,7 +124,6 @@ def _search(recipe: Recipe, devices: Devices, options: PlanOptions) -> tuple[dic
     chosen = chosen_recipe(sized, found[0])
     notes = warnings_of(found[0], budget)
     result = search_result(found, notes)
-    out = options.out or Path(f"{recipe.name}-{devices.name}-plan")
     write_search(out, chosen, result, curves)
     told = [table(found), *(f"note: {note}" for note in notes), f"{out}/recipe.json: train it with"]
     told.append(f"  hayakuchi train {out}/recipe.json RUN --data {options.data or 'DIR'}")
