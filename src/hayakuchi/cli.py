@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import functools
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ Run = Positional[Annotated[Path, arg(metavar="RUN")]]
 Out = Positional[Annotated[Path, arg(metavar="OUT")]]
 ResultT = TypeVar("ResultT")
 _STDIN_LIMIT_BYTES = 64 << 20
+_SIGPIPE = 13  # signal.SIGPIPE, which Windows lacks
 
 
 def demo(*, out: Path = Path("demo"), minutes: float = 7.5, json: Json = None) -> None:
@@ -293,6 +295,7 @@ def generate(
     stop: UseAppendAction[tuple[str, ...]] = (),
     n: int = 1,
     seed: int = 0,
+    strict_window: bool = False,
     precision: Precision = "float32",
     json: Json = None,
 ) -> None:
@@ -314,6 +317,7 @@ def generate(
       stop: end before this string; repeat for more.
       n: samples, drawn as one batch.
       seed: the same seed gives the same text.
+      strict_window: refuse a prompt longer than the model's window; by default its newest tokens are kept.
       precision: arithmetic of the model.
       json: write the samples as JSON to this file; - for standard output, in place of the text.
     """
@@ -324,7 +328,17 @@ def generate(
 
     sampling = SamplingConfig(temperature, top_k, top_p, penalty, penalty_mode, ban_ngram)
     loaded = load_run(run, precision)
-    pieces = stream(loaded, prompt, code, max_tokens=max_tokens, sampling=sampling, stop=stop, n=n, seed=seed)
+    pieces = stream(
+        loaded,
+        prompt,
+        code,
+        max_tokens=max_tokens,
+        sampling=sampling,
+        stop=stop,
+        n=n,
+        seed=seed,
+        strict_window=strict_window,
+    )
 
     def shown() -> Iterator[Piece]:
         """The pieces as they pass, written to the terminal where there is one sample to read."""
@@ -788,7 +802,33 @@ PLANNED = ("import", "serve", "launch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code: 0 done, 2 the user's mistake, 1 anything else."""
+    """Runs the command line and returns its exit code: 0 done, 2 the user's mistake, 1 anything else.
+
+    Where the reader of the output has gone (`| head`), it ends quietly with 141, as a shell says of SIGPIPE.
+    """
+    try:
+        try:
+            return _main(arguments)
+        finally:
+            if sys.stdout is not None:  # closed by the caller
+                sys.stdout.flush()  # of --help too: at exit Python would report the broken pipe itself
+    except BrokenPipeError:
+        _drop_unread_output()
+        return 128 + _SIGPIPE
+
+
+def _drop_unread_output() -> None:
+    """Sends what a broken pipe left in the buffers to nowhere, so that Python's flush at exit succeeds."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     set_up_logging()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # Japanese goes through whatever the terminal says of itself
@@ -800,9 +840,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    except BrokenPipeError:  # the reader of our output has gone; there is no one left to tell
-        sys.stderr.close()
-        return 1
+    except BrokenPipeError:  # an OSError, but of `main`
+        raise
     except (RuntimeError, OSError, MemoryError) as error:
         # A run that failed, a full disk, no memory: one line. Everything else is our mistake and shows its traceback.
         return _fail(str(error).strip() or type(error).__name__, 1)
@@ -918,14 +957,20 @@ def _finish(target: Path | None, result: dict[str, Any], text: str, file: TextIO
     if _to_stdout(target):
         _say(encoded)
         return
-    print(text, file=file, flush=True)
-    if target is not None:
-        check_output("--json", target)  # again: what the command itself made is there now
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(encoded + "\n", encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise UserError(f"--json {target}: cannot write it ({error.strerror})") from error
+    try:
+        print(text, file=file, flush=True)
+    finally:  # also where nobody reads the text
+        if target is not None:
+            _write_json(target, encoded)
+
+
+def _write_json(target: Path, encoded: str) -> None:
+    check_output("--json", target)  # again: what the command itself made is there now
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(encoded + "\n", encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"--json {target}: cannot write it ({error.strerror})") from error
 
 
 def _to_stdout(target: Path | None) -> bool:

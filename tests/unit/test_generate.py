@@ -227,8 +227,8 @@ def test_hostile_prompts_are_continued(prompt):
         ({"stop": ["。", ""]}, "stop=''"),
         ({"stop": ["\x00"]}, "stop="),
         ({"code": "poem"}, "poem"),
-        ({"prompt": "日" * 16}, "16 tokens; the model's window holds 15"),
-        ({"prompt": "𠮟" * 100_000}, "400000 tokens"),
+        ({"prompt": "日" * 16, "strict_window": True}, "16 tokens; the model's window holds 15"),
+        ({"prompt": "𠮟" * 100_000, "strict_window": True}, "400,000 tokens"),
     ],
 )
 @pytest.mark.parametrize("function", [generate, stream])
@@ -241,9 +241,21 @@ def test_bad_requests_are_refused_at_the_call(function, options, named):
     assert len(message) < 200
 
 
-def test_a_prompt_that_just_fits_is_continued():
-    [result] = generate(tiny_text_run(), "日" * 15, max_tokens=40, sampling=GREEDY)
+def test_a_prompt_that_just_fits_is_continued(caplog):
+    [result] = generate(tiny_text_run(), "日" * 15, max_tokens=40, sampling=GREEDY, strict_window=True)
     assert len(result.tokens) == 40
+    assert not caplog.records
+
+
+def test_a_prompt_longer_than_the_window_keeps_its_newest_tokens_and_the_code(caplog):
+    run = tiny_text_run()
+    newest = "日月火水木金土日月火水木金土日"
+    [expected] = generate(run, newest, "essay", max_tokens=40, sampling=GREEDY)
+    for older in ("あ", "あいうえお" * 1_000):
+        caplog.clear()
+        assert generate(run, older + newest, "essay", max_tokens=40, sampling=GREEDY) == [expected]
+        [record] = caplog.records
+        assert f"the first {len(older):,} were dropped" in record.getMessage()
 
 
 def test_the_tiny_vocabulary_is_as_the_tests_think():

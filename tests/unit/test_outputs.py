@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from tests.helpers import random_dataset
 
 from hayakuchi import cli
 from hayakuchi.config import to_json
 from hayakuchi.directories import check_output
 from hayakuchi.errors import UserError
 from hayakuchi.recipes import RECIPES
+from helpers import random_dataset
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 The work on the device is in `decoding`.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +18,8 @@ from hayakuchi.text.codes import UNCONDITIONAL
 from hayakuchi.text.normalise import normalise
 from hayakuchi.text.streaming import StreamDecoder
 from hayakuchi.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 FinishReason = Literal["end", "stop", "length"]
 
@@ -61,10 +64,22 @@ def generate(
     stop: Sequence[str] = (),
     n: int = 1,
     seed: int = 0,
+    strict_window: bool = False,
 ) -> list[Generation]:
     """Continues a prompt `n` times. Arguments and errors are those of `stream`."""
     return generations(
-        stream(run, prompt, code, max_tokens=max_tokens, sampling=sampling, stop=stop, n=n, seed=seed), n
+        stream(
+            run,
+            prompt,
+            code,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop=stop,
+            n=n,
+            seed=seed,
+            strict_window=strict_window,
+        ),
+        n,
     )
 
 
@@ -92,11 +107,13 @@ def stream(
     stop: Sequence[str] = (),
     n: int = 1,
     seed: int = 0,
+    strict_window: bool = False,
 ) -> Iterator[Piece]:
     """Continues a prompt and gives the text as it is written.
 
-    Past the window's end the model goes on with the control code and the newest half of the window. Penalty and n-gram
-    ban look at the whole text, prompt included.
+    Past the window's end the model goes on with the control code and the newest half of the window. Of a prompt longer
+    than the window the newest tokens are kept, and a warning says how many were dropped. Penalty and n-gram ban look at
+    the whole text, the kept part of the prompt included.
 
     Args:
       run: the model.
@@ -107,10 +124,11 @@ def stream(
       stop: a sample ends before the first of these strings.
       n: number of samples, drawn as one batch. Sample i does not depend on n, but for rounding.
       seed: the same seed gives the same samples.
+      strict_window: refuse a prompt longer than the window instead.
 
     Raises:
-      UserError: at the call, not at the first piece: an unknown code, a number out of range, an empty stop string, or a
-        prompt that does not fit the window.
+      UserError: at the call, not at the first piece: an unknown code, a number out of range, an empty stop string, or,
+        with `strict_window`, a prompt that does not fit the window.
     """
     require(1 <= max_tokens <= LARGEST_MAX_TOKENS, "max_tokens", max_tokens, f"must be 1 to {LARGEST_MAX_TOKENS:,}")
     require(1 <= n <= LARGEST_SAMPLES, "n", n, f"must be 1 to {LARGEST_SAMPLES:,}")
@@ -121,12 +139,15 @@ def stream(
     for given, string in zip(stop, stops, strict=True):
         require(bool(string), "stop", given, "holds no text: leave it out")
     code_id = run.tokenizer.code_id(run.codes.slot(code or UNCONDITIONAL))
-    ids = [code_id, *run.tokenizer.encode(normalise(prompt, run.info.normalisation)).tolist()]
-    length = run.model.config.length
-    if len(ids) > length:
-        raise UserError(
-            f"prompt: {len(ids) - 1} tokens; the model's window holds {length - 1} beside the code: shorten the prompt"
-        )
+    ids = run.tokenizer.encode(normalise(prompt, run.info.normalisation)).tolist()
+    room = run.model.config.length - 1  # beside the code
+    dropped = len(ids) - room
+    if dropped > 0:
+        told = f"prompt: {len(ids):,} tokens; the model's window holds {room:,} beside the code"
+        if strict_window:
+            raise UserError(f"{told}: shorten the prompt, or leave out --strict-window")
+        logger.warning("%s: the first %s were dropped", told, f"{dropped:,}")
+    ids = [code_id, *ids[-room:]]
     rows = [_Row(index, run.tokenizer, stops) for index in range(n)]
     blocks = decoded_blocks(run, ids, sampling or SamplingConfig(), max_tokens=max_tokens, rows=n, seed=seed)
     return _pieces(blocks, rows, max_tokens)

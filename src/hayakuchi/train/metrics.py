@@ -1,5 +1,6 @@
 """Metrics of a run: fetched a step late, written to `metrics.jsonl` and TensorBoard, shown on the progress line."""
 
+import json
 import math
 import os
 import time
