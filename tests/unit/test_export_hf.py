@@ -7,6 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+import sentencepiece
 from flax import nnx
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -131,6 +132,16 @@ def test_the_reloaded_tokenizer_gives_the_same_ids(tokenizer, reloaded):
     for first in NASTY:
         for second in NASTY:
             assert_same(tokenizer, reloaded, f"{first}犬{second}")
+
+
+@pytest.mark.parametrize("text", ["123456", "A , B .", "東京2020", " 犬 . 'm n't  猫 ? "])
+def test_t14_the_same_ids_in_three_tokenizers_and_no_space_is_cleaned(tokenizer, reloaded, exported, text):
+    plain = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    ids = tokenizer.encode(text).tolist()
+    assert plain.encode(text) == reloaded(text)["input_ids"] == ids
+    assert plain.decode(ids) == tokenizer.decode(ids) == reloaded.decode(ids) == text
+    settings = json.loads((exported[0] / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert settings["clean_up_tokenization_spaces"] is False
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
