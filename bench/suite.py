@@ -34,6 +34,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "generate_cache": ("bench/cases/generate_cache.py",),
     "generate_cache_8": ("bench/cases/generate_cache.py", "--samples", "8", "--rounds", "3"),
     "second_start": ("bench/cases/second_start.py",),
+    "faults": ("bench/cases/faults.py",),
     "prepare_text": ("bench/cases/prepare_text.py",),
     "frontend_accuracy": ("bench/cases/frontend_accuracy.py",),
     "vits_alignment": ("bench/cases/vits_alignment.py",),

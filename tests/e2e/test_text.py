@@ -101,7 +101,7 @@ MISTAKES = [
     ("train ctrl-nano {tmp}/new --data {data} --code-weights poem=2", "unknown code 'poem'"),
     ("train ctrl-nano {tmp}/file --data {data}", "file: holds something else than a run"),
     ("generate {run} 昔 --code sotry", "did you mean 'story'?"),
-    ("generate {run} {long} --code story", "the model's window holds 31"),
+    ("generate {run} {long} --code story --strict-window", "window"),
     ("generate {run} 昔 --temperature -1", "temperature=-1.0 must be"),
     ("generate {run} 昔 --top-p 1.5", "top_p=1.5 must be"),
     ("generate {run} 昔 --n 0", "n=0 must be"),

@@ -98,6 +98,50 @@ def test_all_damaged_is_an_error_not_a_new_start(tmp_path):
         restore(tmp_path)
 
 
+def array_file(folder):
+    """The largest file of the arrays of a step."""
+    return max((path for path in (folder / "state").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+@pytest.mark.parametrize("name", ["array", "_METADATA", "manifest.ocdbt"])
+def test_a_missing_file_is_damage(tmp_path, name):
+    save(tmp_path, 1, 2)
+    (array_file(tmp_path / "2") if name == "array" else tmp_path / "2" / "state" / name).unlink()
+    assert restore(tmp_path)[1]["step"] == 1
+
+
+@pytest.mark.parametrize("name", ["array", "manifest.ocdbt"])
+def test_what_the_system_refuses_is_no_damage(tmp_path, name):
+    """A link to itself stands for permissions and devices that fail, which root cannot be made to meet."""
+    save(tmp_path, 1, 2)
+    path = array_file(tmp_path / "2") if name == "array" else tmp_path / "2" / "state" / name
+    path.rename(tmp_path / "kept")
+    path.symlink_to(path.name)
+    with (
+        Checkpoints(tmp_path, 3) as checkpoints,
+        pytest.raises(CheckpointError, match=r"2: cannot be read \(Too many lev"),
+    ):
+        checkpoints.restore(abstract(state()))
+    path.unlink()
+    (tmp_path / "kept").rename(path)
+    assert restore(tmp_path)[1]["step"] == 2, "nothing was set aside"
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), PermissionError(13, "Permission denied"), RuntimeError("RESOURCE_EXHAUSTED")]
+)
+def test_other_errors_are_raised_and_nothing_is_set_aside(tmp_path, monkeypatch, error):
+    save(tmp_path, 1, 2)
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(Checkpoints, "_restore", fail)
+    with Checkpoints(tmp_path, 3) as checkpoints, pytest.raises((type(error), CheckpointError)):
+        checkpoints.restore(abstract(state()))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+
+
 @pytest.mark.parametrize(
     "change", [lambda leaf: leaf.update(kernel=jnp.ones((4, 7))), lambda leaf: leaf.update(other=jnp.ones(2))]
 )

@@ -127,7 +127,7 @@ WRONG = {
     "unknown target": (["SOUND", "--from", "aki", "--to", "7", "--out", "OUT"], "haru, natsu, aki"),
     "no out": (["SOUND", "--from", "haru", "--to", "aki"], "--out"),
     "out of another format": (["SOUND", "--from", "haru", "--to", "aki", "--out", "out.ogg"], "must end with .wav"),
-    "out is the recording": (["WAV", "--from", "haru", "--to", "aki", "--out", "WAV"], "the recording itself"),
+    "out is the recording": (["WAV", "--from", "haru", "--to", "aki", "--out", "WAV"], "would overwrite"),
     "negative seed": (["SOUND", "--from", "haru", "--to", "aki", "--out", "OUT", "--seed", "-1"], "seed=-1"),
 }
 

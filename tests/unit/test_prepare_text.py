@@ -1,8 +1,10 @@
 import hashlib
 import itertools
 import json
+import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -21,6 +23,7 @@ from hayakuchi.data.prepare_text import PrepareOptions, prepare_text, summary
 from hayakuchi.data.shards import SPLITS, DatasetInfo, open_split
 from hayakuchi.data.split import text_hash, threshold
 from hayakuchi.errors import MissingExtraError, UserError
+from hayakuchi.owner import OWNER_FILE
 from hayakuchi.text.normalise import normalise
 from hayakuchi.text.tokenizer import EOS_ID, Tokenizer, train_tokenizer
 
@@ -270,19 +273,38 @@ def test_a_place_that_cannot_be_renamed_to_is_refused_before_the_work(
 
 
 def test_preparations_of_one_name_do_not_meet(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one runs while the first reads, and the first then leaves what it finds."""
+    """The second one begins while the first reads: it is refused by the first one's name, which goes on."""
     reader = FakeReader(fake(text(1)).documents)
 
     def records(self: FakeReader) -> Iterator[Record]:
         if self is reader:
-            prepare(tmp_path / "out", fake(text(2)), tokenizer=tokenizer)
+            with pytest.raises(UserError, match=rf"out\.partial: in use by process {os.getpid()} on "):
+                prepare(tmp_path / "out", fake(text(2)), tokenizer=tokenizer)
         yield Record("somewhere:0", b"x")
 
     monkeypatch.setattr(FakeReader, "records", records)
-    with pytest.raises(UserError, match="out: exists and is not an empty directory"):
-        prepare(tmp_path / "out", reader, tokenizer=tokenizer)
-    assert read_back(tmp_path / "out")["train"] == [("fake", text(2))]
+    prepare(tmp_path / "out", reader, tokenizer=tokenizer)
+    assert read_back(tmp_path / "out")["train"] == [("fake", text(1))]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_t12_what_a_killed_preparation_left_is_refused_and_then_removed(tmp_path: Path, tokenizer: Path) -> None:
+    left = tmp_path / "out.partial" / "whole"
+    left.mkdir(parents=True)
+    (left / "tokens-00000.npy").write_bytes(b"half")
+    (left.parent / OWNER_FILE).write_text(json.dumps({"pid": 1, "host": socket.gethostname()}))
+    with pytest.raises(UserError, match="out"):
+        DatasetInfo.open(tmp_path / "out")
+    prepare(tmp_path / "out", fake(text(1)), tokenizer=tokenizer)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_of_the_users_own_is_not_taken_for_a_partial_one(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "thesis.txt").write_text("important")
+    with pytest.raises(UserError, match="not made by hayakuchi"):
+        prepare(tmp_path / "out", fake(text(1)), tokenizer=tokenizer)
+    assert (tmp_path / "out.partial" / "thesis.txt").exists()
 
 
 def test_others_may_read_the_data_set_if_the_umask_lets_them(tmp_path: Path, tokenizer: Path) -> None:

@@ -279,12 +279,12 @@ def test_another_data_set_is_refused(tmp_path, data):
 def test_r17_another_tokenizer_is_refused_by_its_hash(tmp_path, sizes):
     recipe = tiny_recipe()
     run, data = tmp_path / "run", tmp_path / "data"
-    session.open_run(run, recipe, FILES, tmp_path / "first")
+    open_run(run, recipe, FILES, tmp_path / "first")
     other = dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, **sizes))
     with pytest.raises(
         UserError, match=r"run/tokenizer\.model: SHA-256 \w{12}, but .*data/tokenizer\.model has \w{12}"
     ):
-        session.open_run(run, other, {"tokenizer.model": b"other", "dataset.json": b"[]"}, data)
+        open_run(run, other, {"tokenizer.model": b"other", "dataset.json": b"[]"}, data)
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage"])

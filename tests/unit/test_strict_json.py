@@ -12,7 +12,7 @@ PACKAGE = Path(strict_json.__file__).parent
 # What the program alone reads again: requests, answers and keys of its own worker processes and caches; and settings,
 # whose numbers are checked to be finite.
 INTERNAL = {
-    *("strict_json.py", "config/__init__.py", "plan/worker.py", "plan/compile.py", "plan/shares.py"),
+    *("owner.py", "strict_json.py", "config/__init__.py", "plan/worker.py", "plan/compile.py", "plan/shares.py"),
     *("inspect/worker.py", "inspect/compiling.py", "corpora/embedded_voice.py"),
     *("data/speech_files.py", "data/speech_blocks.py", "data/verification.py"),
 }
