@@ -30,7 +30,7 @@ from hayakuchi.config import (
     TextDataConfig,
     TrainConfig,
 )
-from hayakuchi.config.recipe import RECIPE_FILE, Recipe, read_recipe
+from hayakuchi.config.recipe import RECIPE_FILE, Recipe, read_recipe, recipe_file
 from hayakuchi.config.vits import VitsConfig, VitsOptimizerConfig, VitsRecipe
 from hayakuchi.directories import check_output
 from hayakuchi.errors import UserError
@@ -438,8 +438,7 @@ def speak(
     said = _argument_or_stdin(text)
     if not said.strip():
         raise UserError("TEXT is empty: give something to say")
-    if not (run / RECIPE_FILE).is_file():
-        raise UserError(f"{run}: not a run directory (no {RECIPE_FILE}); make one with `hayakuchi train`")
+    recipe_file(run)
     set_up_jax()
     from hayakuchi.infer.to_wav import speak_to_wav
     from hayakuchi.infer.voice import load_voice

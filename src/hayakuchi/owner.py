@@ -42,11 +42,13 @@ def owned(folder: Path) -> Iterator[None]:
         record = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(record).encode(), 0)
-        threading.Thread(target=_beat, args=(descriptor, ended), daemon=True).start()
+        beating = threading.Thread(target=_beat, args=(descriptor, ended), daemon=True)
+        beating.start()
         try:
             yield
         finally:
             ended.set()
+            beating.join()  # before the number of the descriptor is another file's
             path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
@@ -102,7 +104,7 @@ def _beat(descriptor: int, ended: threading.Event) -> None:
     while not ended.wait(_BEAT_SECONDS):
         try:
             os.utime(descriptor)
-        except OSError:  # closed meanwhile, or a file system that is gone: what writes there says so
+        except OSError:  # a file system that is gone: what writes there says so
             return
 
 

@@ -22,6 +22,14 @@ def read_recipe(path: Path) -> Recipe:
     return recipe_from_dict(load_json(path), str(path))
 
 
+def recipe_file(run: Path) -> Path:
+    """The recipe of a run directory; UserError where there is none."""
+    path = run / RECIPE_FILE
+    if not path.is_file():
+        raise UserError(f"{run}: not a run directory (no {RECIPE_FILE}); make one with `hayakuchi train`")
+    return path
+
+
 def recipe_from_dict(values: object, where: str) -> Recipe:
     """The recipe of plain values.
 

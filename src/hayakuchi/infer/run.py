@@ -9,14 +9,14 @@ import jax
 from flax import nnx
 
 from hayakuchi.config import CtrlRecipe, Precision
-from hayakuchi.config.recipe import RECIPE_FILE, read_recipe
+from hayakuchi.config.recipe import RECIPE_FILE, read_recipe, recipe_file
 from hayakuchi.data.shards import INFO_FILE, TOKENIZER_FILE, DatasetInfo
 from hayakuchi.errors import UserError
 from hayakuchi.models.ctrl import Ctrl
 from hayakuchi.text.codes import CodeBook
 from hayakuchi.text.tokenizer import Tokenizer
 from hayakuchi.train.precision import compute_dtype
-from hayakuchi.train.restore import recipe_file, restore_ctrl
+from hayakuchi.train.restore import restore_ctrl
 
 
 @dataclass(frozen=True)

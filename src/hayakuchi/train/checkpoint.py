@@ -29,7 +29,7 @@ _SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")
 
 
 class CheckpointError(UserError):
-    """A checkpoint could not be written. Older ones are whole."""
+    """A checkpoint could not be written, or the system failed to read one. No other was touched."""
 
 
 def flatten(tree: Any) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from hayakuchi.errors import UserError
 from hayakuchi.progress import Bar
 from hayakuchi.train import media
 
+_LONGEST_LINE_BYTES = 1 << 20
+
 
 class NonFiniteLossError(RuntimeError):
     """The loss, the gradient or the state of a step was NaN or infinite; that state and later ones were not saved.
@@ -247,9 +249,6 @@ def _event_file(path: Path) -> RecordWriter:
     file = RecordWriter(str(path))
     file.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
     return file
-
-
-_LONGEST_LINE_BYTES = 1 << 20
 
 
 def _whole_lines(path: Path, step: int) -> tuple[int, bool]:

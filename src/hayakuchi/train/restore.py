@@ -8,20 +8,12 @@ from flax import nnx
 
 from hayakuchi import config
 from hayakuchi.config import CtrlRecipe
-from hayakuchi.config.recipe import RECIPE_FILE
+from hayakuchi.config.recipe import recipe_file
 from hayakuchi.errors import UserError
 from hayakuchi.models.ctrl import Ctrl
 from hayakuchi.models.ctrl_blocks import RULES
 from hayakuchi.models.sharding import make_mesh, shardings
 from hayakuchi.train.checkpoint import Checkpoints
-
-
-def recipe_file(run: Path) -> Path:
-    """The recipe of a run directory; UserError where there is none."""
-    path = run / RECIPE_FILE
-    if not path.is_file():
-        raise UserError(f"{run}: not a run directory (no {RECIPE_FILE}); make one with `hayakuchi train`")
-    return path
 
 
 def restore_ctrl(run: Path) -> tuple[CtrlRecipe, Any, int]:

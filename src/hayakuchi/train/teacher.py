@@ -14,11 +14,11 @@ from jax.experimental import multihost_utils
 
 from hayakuchi import config
 from hayakuchi.config import CtrlConfig, CtrlRecipe
-from hayakuchi.config.recipe import RECIPE_FILE
+from hayakuchi.config.recipe import RECIPE_FILE, recipe_file
 from hayakuchi.data.shards import DatasetInfo
 from hayakuchi.errors import UserError
 from hayakuchi.train.checkpoint import Checkpoints
-from hayakuchi.train.restore import recipe_file, restore_ctrl
+from hayakuchi.train.restore import restore_ctrl
 
 _FOLDER = "teacher"
 
